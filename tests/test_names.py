@@ -67,16 +67,9 @@ KEPT = {
     "connector/helenus_connector/verify/report.py": "a field of a file",
 }
 """Modules that keep such a name, and why."""
-TO_READ = frozenset(
-    """
-    tests/connector/test_gate_simulated.py tests/connector/test_level_gate.py tests/connector/test_none.py
-    tests/connector/test_state_about.py tests/connector/test_state_index.py tests/connector/test_state_pages.py
-    """.split()
-)
-"""Modules whose last such names are still to be mended: none is added, and one that has none left goes."""
 
 
 @pytest.mark.parametrize("module", [str(path.relative_to(ROOT)) for path in modules(*PACKAGES, *OTHERS)])
 def test_names_say_what_they_hold(module: str) -> None:
     names = list(vague_names(ROOT / module))
-    assert bool(names) == (module in TO_READ or module in KEPT), names
+    assert bool(names) == (module in KEPT), names

@@ -90,9 +90,9 @@ class World:
         self.is_healthy = False
         self.now = 1_000_000.0
         self.hosts: Any = [Host(uuid.UUID(int=n + 1), "one" if n % 2 else "two") for n in range(nodes)]
-        given = {"name": "n", "keyspace": "ks", "table": "t", "output.format": "json", "cassandra.local.dc": "one"}
+        properties = {"name": "n", "keyspace": "ks", "table": "t", "output.format": "json", "cassandra.local.dc": "one"}
         more = {"gate.timeout.ms": f"{TIMEOUT * 1000:.0f}", "cache.max.capacity": "4096"}
-        self.settings = ConnectorSettings.from_properties({**given, **more, **settings}, "test")
+        self.settings = ConnectorSettings.from_properties({**properties, **more, **settings}, "test")
         for host in self.hosts:
             host.tokens = [self.token()]
         self.factors = {"one": min(3, nodes // 2), "two": min(3, nodes - nodes // 2)}
@@ -118,13 +118,13 @@ class World:
     def replicas_of(self, key: bytes, ring: list[Any] | None = None) -> list[Any]:
         """The next nodes of each data centre on the ring, from the key's token on."""
         start = Murmur3Token.hash_fn(key)
-        found: Counter[str] = Counter()
-        held = []
+        hosts_per_dc: Counter[str] = Counter()
+        replicas = []
         for host in sorted(ring or self.hosts, key=lambda host: (host.tokens[0] - start) % _RING):
-            found[host.datacenter] += 1
-            if found[host.datacenter] <= self.factors[host.datacenter]:
-                held.append(host)
-        return held
+            hosts_per_dc[host.datacenter] += 1
+            if hosts_per_dc[host.datacenter] <= self.factors[host.datacenter]:
+                replicas.append(host)
+        return replicas
 
     def strategy(self) -> NetworkTopologyStrategy:
         return NetworkTopologyStrategy({dc: str(factor) for dc, factor in self.factors.items()})
@@ -142,34 +142,34 @@ class World:
         n, dc = self.random.randrange(len(self.hosts)), self.random.choice(("one", "two"))
         new = Host(uuid.UUID(int=1000 + next(self._numbers)), dc, tokens=[self.token()])
         there = Counter(host.datacenter for host in self.hosts)
-        what = self.random.choice(turns)
-        if what == "replace":
+        kind = self.random.choice(turns)
+        if kind == "replace":
             self.hosts[n] = Host(new.host_id, self.hosts[n].datacenter, tokens=self.hosts[n].tokens)
-        elif what == "add":
+        elif kind == "add":
             before = self.ring()
             self.hosts.append(new)
             self.stream(before)
-        elif what == "move":
+        elif kind == "move":
             before = self.ring()
             self.hosts[n].tokens = [self.token()]
             self.stream(before)
-        elif what == "remove" and there[self.hosts[n].datacenter] > self.factors[self.hosts[n].datacenter]:
+        elif kind == "remove" and there[self.hosts[n].datacenter] > self.factors[self.hosts[n].datacenter]:
             del self.hosts[n]
         else:
-            what = "alter"
+            kind = "alter"
             self.factors[dc] = self.random.randrange(1, min(4, there[dc] + 1))
             self._session.cluster.metadata.keyspaces["ks"].replication_strategy = self.strategy()
         self.rings.append((self.now, self.ring()))
-        return what
+        return kind
 
-    def after(self, seconds: float, what: Callable[[], None]) -> None:
-        heapq.heappush(self._later, (self.now + seconds, next(self._numbers), what))
+    def after(self, seconds: float, action: Callable[[], None]) -> None:
+        heapq.heappush(self._later, (self.now + seconds, next(self._numbers), action))
 
     def pass_by(self, seconds: float) -> None:
         until = self.now + seconds
         while self._later and self._later[0][0] <= until:
-            self.now, _, what = heapq.heappop(self._later)
-            what()
+            self.now, _, action = heapq.heappop(self._later)
+            action()
         self.now = until
 
     @property
@@ -198,22 +198,22 @@ class World:
         self.partitions[partition].append((self.now, truth.key, encode(change)))
 
     def is_met(self, key: bytes, nodes: set[str], ring: list[Any] | None = None) -> bool:
-        held: dict[str, set[str]] = {}
+        replicas_by_dc: dict[str, set[str]] = {}
         for host in self.replicas_of(routing_key(CODEC.decode(key)), ring):
-            held.setdefault(host.datacenter, set()).add(str(host.host_id))
-        return levels.is_met(self.settings.gate, self.factors, "one", held, nodes)
+            replicas_by_dc.setdefault(host.datacenter, set()).add(str(host.host_id))
+        return levels.is_met(self.settings.gate, self.factors, "one", replicas_by_dc, nodes)
 
     def was_met(self, key: bytes, nodes: set[str]) -> bool:
         """Whether it is by the ring of now, or was by one for which a change may have waited. Who left since counts as
         long as it may not be known.
         """
-        left = [{str(h.host_id) for h in ring} for ring in self.rings_since(LATE)]
-        members = {str(h.host_id) for h in self.hosts}.union(*left)
+        recent_members = [{str(h.host_id) for h in ring} for ring in self.rings_since(LATE)]
+        members = {str(h.host_id) for h in self.hosts}.union(*recent_members)
         return any(self.is_met(key, nodes & members, ring) for ring in self.rings_since(TIMEOUT + LATE))
 
     def rings_since(self, seconds: float) -> list[list[Host]]:
         """The rings that were in these last seconds, oldest first."""
-        ended = [at for at, _ in self.rings[1:]] + [self.now]
+        ended = [changed_at for changed_at, _ in self.rings[1:]] + [self.now]
         return [ring for (_, ring), end in zip(self.rings, ended, strict=True) if end >= self.now - seconds]
 
     def has_expired(self, truth: Truth) -> bool:
@@ -239,9 +239,9 @@ class Connector:
         assert self.waiting.load()
         self.gates: list[ChangeGate] = []
         for n in range(self.hosts):
-            place = self.directory / f"{self.runs}-{n}"
-            place.mkdir()
-            self.gates.append(ChangeGate(self.world.read_replicas(), Caches(place, 4096, 1e9), self.world.settings))
+            cache_dir = self.directory / f"{self.runs}-{n}"
+            cache_dir.mkdir()
+            self.gates.append(ChangeGate(self.world.read_replicas(), Caches(cache_dir, 4096, 1e9), self.world.settings))
         if self.ended is not None:
             for partition, events in enumerate(self.world.partitions):
                 while self.offsets[partition] and events[self.offsets[partition] - 1][0] >= self.ended - REPLAY:
@@ -255,8 +255,8 @@ class Connector:
         """One micro-batch: what dies in a task is done again, what dies in the driver is started again."""
         chance = self.world.random
         ends = [
-            min(len(events), at + chance.randrange(size + 1))
-            for at, events in zip(self.offsets, self.world.partitions, strict=True)
+            min(len(events), offset + chance.randrange(size + 1))
+            for offset, events in zip(self.offsets, self.world.partitions, strict=True)
         ]
         try:
             while not self._attempt(ends):
@@ -278,41 +278,41 @@ class Connector:
             if not share:
                 continue
             events = [
-                Event(TOPIC, p, at, int(world.partitions[p][at][0] * 1000), *world.partitions[p][at][1:])
+                Event(TOPIC, p, offset, int(world.partitions[p][offset][0] * 1000), *world.partitions[p][offset][1:])
                 for p in share
-                for at in range(self.offsets[p], ends[p])
+                for offset in range(self.offsets[p], ends[p])
             ]
-            given = pickle.loads(handed)
-            mine = given._replace(overdue=[w for w in given.overdue if w.event.partition in share])
+            all_waits = pickle.loads(handed)
+            mine = all_waits._replace(overdue=[w for w in all_waits.overdue if w.event.partition in share])
             try:
-                left = pickle.loads(pickle.dumps(self._task(events, mine)))
+                gate_state = pickle.loads(pickle.dumps(self._task(events, mine)))
             except Died:
                 return False
             times = {e.partition: e.timestamp / 1000 for e in events}
             tasks.append(
                 (
-                    left,
+                    gate_state,
                     min((e.timestamp / 1000 for e in events), default=None),
                     min(times.values(), default=None),
                     share,
                 )
             )
-        read = [until for left, _, until, _ in tasks if until is not None and not left.stopped]
+        read = [until for gate_state, _, until, _ in tasks if until is not None and not gate_state.stopped]
         self.waiting.tick(TOPIC, world.now, min(read, default=None))
-        for left, read_from, _, _ in tasks:
-            self.waiting.apply(TOPIC, left, read_from, world.now)
-            self.totals["stopped"] += len(left.stopped)
+        for gate_state, read_from, _, _ in tasks:
+            self.waiting.apply(TOPIC, gate_state, read_from, world.now)
+            self.totals["stopped"] += len(gate_state.stopped)
             for name in ("completed", "verified", "released", "dropped"):
-                self.totals[name] += getattr(left, name)
+                self.totals[name] += getattr(gate_state, name)
         self.dies()
         self.waiting.save(world.now)
         # A start that steps back has these reports in the file, also if the batch after it ends before them.
         self.done_until = list(map(max, self.done_until, ends))
         self.dies()
         self.ended = world.now
-        for left, _, _, share in tasks:
+        for gate_state, _, _, share in tasks:
             for p in share:
-                self.offsets[p] = left.stopped.get(p, ends[p])
+                self.offsets[p] = gate_state.stopped.get(p, ends[p])
         return True
 
     def _task(self, events: list[Event], waits: Any) -> GateState:
@@ -331,36 +331,38 @@ class Connector:
         }
         self.dies()
         out: list[tuple[Truth, str]] = []
-        for held in admitted:
-            truth = self._truth(held.event)
-            if held.verifying is not None:
-                assert held.verifying.is_early or world.has_expired(truth), "verified before its time"
+        for admitted_change in admitted:
+            truth = self._truth(admitted_change.event)
+            if admitted_change.verifying is not None:
+                assert admitted_change.verifying.is_early or world.has_expired(truth), "verified before its time"
                 if world.random.random() < 0.2:
                     continue  # it can't be read
                 # A read at the level meets one of the nodes that have it, or it does not.
                 is_shown = world.is_met(truth.key, truth.has) or (bool(truth.has) and world.random.random() < 0.5)
-                (verified if is_shown else unseen).append(held)
+                (verified if is_shown else unseen).append(admitted_change)
                 if is_shown:
                     out.append((truth, "verified"))
-            elif held.is_released:
+            elif admitted_change.is_released:
                 assert world.has_expired(truth), "released before its time"
                 out.append((truth, "released"))
             else:
-                self._is_at_its_level(held, truth, ends[held.event.partition])
+                self._is_at_its_level(admitted_change, truth, ends[admitted_change.event.partition])
                 out.append((truth, "level"))
         for truth, how in out:
             truth.published.append(how)  # flushed
             truth.published_at = truth.published_at or world.now
         self.dies()
-        is_confirmed = {held.id: world.random.random() < 0.7 for held in admitted}
-        for held in [h for h in admitted if h.verifying is None] + verified:
-            gate.mark(TOPIC, held.event.partition, [held.id or b""], is_confirmed[held.id])
+        is_confirmed = {admitted_change.id: world.random.random() < 0.7 for admitted_change in admitted}
+        for admitted_change in [h for h in admitted if h.verifying is None] + verified:
+            gate.mark(
+                TOPIC, admitted_change.event.partition, [admitted_change.id or b""], is_confirmed[admitted_change.id]
+            )
         gate_batch.save()
-        left = intake.at_gate
+        gate_state = intake.at_gate
         late = {(w.event.partition, w.id): w for w in waits.overdue}
         dropped = gate_batch.settle_verified(verified, unseen) + intake.dropped
-        if left.dropped:
-            gone = [late[name] for name in left.gone if name in late]
+        if gate_state.dropped:
+            gone = [late[name] for name in gate_state.gone if name in late]
             for waiting in gone:
                 truth = self._truth(waiting.event)
                 if not truth.published:
@@ -373,10 +375,10 @@ class Connector:
         )
         self.totals["events dropped"] += dropped
         self.dies()
-        return left
+        return gate_state
 
-    def _is_at_its_level(self, held: AdmittedChange, truth: Truth, end: int) -> None:
-        nodes = {node for at, found in truth.reported.items() if at < end for node in found}
+    def _is_at_its_level(self, admitted_change: AdmittedChange, truth: Truth, end: int) -> None:
+        nodes = {node for offset, reporters in truth.reported.items() if offset < end for node in reporters}
         went_on = any(how in ("verified", "released", "level") for how in truth.published)
         assert went_on or self.world.was_met(truth.key, nodes), f"below its level, of {sorted(nodes)}"
 
@@ -413,7 +415,7 @@ def run(
     for _ in range(2000):
         world.pass_by(chance.choice((1, 10)))
         connector.batch(1000)
-        is_read = all(at == len(events) for at, events in zip(connector.offsets, world.partitions, strict=True))
+        is_read = all(offset == len(events) for offset, events in zip(connector.offsets, world.partitions, strict=True))
         if world.is_quiet and is_read and not connector.waiting.counts(TOPIC)[0]:
             return turned
     raise AssertionError(f"changes wait for ever: {connector.waiting.counts(TOPIC)}")

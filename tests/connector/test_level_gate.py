@@ -41,8 +41,8 @@ DIGEST = "1" * 32
 
 
 def settings(**more: str) -> ConnectorSettings:
-    given = {"name": "n", "keyspace": "ks", "table": "t", "output.format": "key-value-json", "gate": "local_quorum"}
-    return ConnectorSettings.from_properties({**given, **{k.replace("_", "."): v for k, v in more.items()}}, "test")
+    defaults = {"name": "n", "keyspace": "ks", "table": "t", "output.format": "key-value-json", "gate": "local_quorum"}
+    return ConnectorSettings.from_properties({**defaults, **{k.replace("_", "."): v for k, v in more.items()}}, "test")
 
 
 def hosts(*dcs: str) -> list[Any]:
@@ -64,10 +64,10 @@ BY_DC = {"one": 3, "two": 3}
     ],
 )
 def test_levels_count_the_right_replicas(level: str, enough: list[list[int]], too_few: list[list[int]]) -> None:
-    held = {"one": set(NODES[:3]), "two": set(NODES[3:])}
+    replicas_by_dc = {"one": set(NODES[:3]), "two": set(NODES[3:])}
 
     def is_met(nodes: list[int]) -> bool:
-        return levels.is_met(level, BY_DC, "one", held, [NODES[n - 1] for n in nodes])
+        return levels.is_met(level, BY_DC, "one", replicas_by_dc, [NODES[n - 1] for n in nodes])
 
     assert [is_met(nodes) for nodes in enough] == [True] * len(enough)
     assert [is_met(nodes) for nodes in too_few] == [False] * len(too_few)
@@ -75,13 +75,13 @@ def test_levels_count_the_right_replicas(level: str, enough: list[list[int]], to
 
 def test_a_node_that_was_replaced_counts_no_more() -> None:
     """The factor is the one of now, and so are the replicas: its successor has another host id."""
-    held = {"one": {NODES[1], NODES[2], NODES[3]}}
-    assert not levels.is_met("local_quorum", {"one": 3}, "one", held, NODES[:2])
-    assert levels.is_met("local_quorum", {"one": 1}, "one", held, NODES[:2]), "of one replica one is enough"
+    replicas_by_dc = {"one": {NODES[1], NODES[2], NODES[3]}}
+    assert not levels.is_met("local_quorum", {"one": 3}, "one", replicas_by_dc, NODES[:2])
+    assert levels.is_met("local_quorum", {"one": 1}, "one", replicas_by_dc, NODES[:2]), "of one replica one is enough"
 
 
 @pytest.mark.parametrize(
-    ("gate", "dcs", "strategy", "said"),
+    ("gate", "dcs", "strategy", "message"),
     [
         ("local_quorum", TWO, NetworkTopologyStrategy({"two": "3"}), "no replicas in one, the local data centre"),
         ("local_quorum", TWO, SimpleStrategy({"replication_factor": "3"}), "knows no data centres"),
@@ -91,18 +91,20 @@ def test_a_node_that_was_replaced_counts_no_more() -> None:
         ("each_quorum", TWO[:4], NetworkTopologyStrategy({"one": "3", "two": "3"}), "2 replicas in two, and 1 nodes"),
     ],
 )
-def test_a_level_that_the_keyspace_cannot_give(gate: str, dcs: Sequence[str], strategy: Any, said: str) -> None:
-    of = settings(gate=gate, cassandra_local_dc="one")
-    with pytest.raises(HelenusError, match=said) as caught:
-        levels.check_level(of, Replicas(MemorySession(hosts(*dcs), {"ks": strategy}), of))
+def test_a_level_that_the_keyspace_cannot_give(gate: str, dcs: Sequence[str], strategy: Any, message: str) -> None:
+    connector_settings = settings(gate=gate, cassandra_local_dc="one")
+    with pytest.raises(HelenusError, match=message) as caught:
+        levels.check_level(
+            connector_settings, Replicas(MemorySession(hosts(*dcs), {"ks": strategy}), connector_settings)
+        )
     assert caught.value.kind is Kind.CONFIG
     assert f"gate={gate}, keyspace ks" in str(caught.value)
 
 
 @pytest.mark.parametrize("gate", ["one", "local_quorum", "quorum", "all"])
 def test_levels_that_a_keyspace_of_one_replica_gives(gate: str) -> None:
-    of = settings(gate=gate)
-    levels.check_level(of, Replicas(MemorySession(hosts("dc"), {"ks": 1}), of))
+    connector_settings = settings(gate=gate)
+    levels.check_level(connector_settings, Replicas(MemorySession(hosts("dc"), {"ks": 1}), connector_settings))
 
 
 def test_an_unknown_level_is_refused() -> None:
@@ -130,9 +132,11 @@ class Gated:
 
     def __init__(self, directory: Path, **more: str) -> None:
         self.hosts = hosts("dc", "dc", "dc")
-        of = settings(**more)
+        connector_settings = settings(**more)
         self.caches = Caches(directory, 1000, 600)
-        self.gate = ChangeGate(Replicas(MemorySession(self.hosts, {"ks": 3}), of), self.caches, of)
+        self.gate = ChangeGate(
+            Replicas(MemorySession(self.hosts, {"ks": 3}), connector_settings), self.caches, connector_settings
+        )
         self.codec = KeyCodec(INT)
         self.offset = 0
         self.batch: GateBatch
@@ -148,8 +152,8 @@ class Gated:
         return list(self.batch.admit(events))
 
     def publish(self, admitted: Sequence[AdmittedChange]) -> None:
-        for one in admitted:
-            self.gate.mark(EVENTS, one.event.partition, [one.id or b""], True)
+        for admitted_change in admitted:
+            self.gate.mark(EVENTS, admitted_change.event.partition, [admitted_change.id or b""], True)
         self.batch.save()
 
     @property
@@ -157,14 +161,16 @@ class Gated:
         return self.batch.intake
 
     @property
-    def left(self) -> GateState:
+    def gate_state(self) -> GateState:
         return self.intake.at_gate
 
 
-def waits(*held: WaitingChange, overdue: Sequence[WaitingChange] = (), room: float = float("inf")) -> GateWaits:
+def waits(
+    *waiting_changes: WaitingChange, overdue: Sequence[WaitingChange] = (), room: float = float("inf")
+) -> GateWaits:
     reports: dict[int, dict[bytes, tuple[Nodes, int]]] = {}
-    for one in held:
-        reports.setdefault(one.event.partition, {})[one.id] = one.nodes, one.copies
+    for waiting in waiting_changes:
+        reports.setdefault(waiting.event.partition, {})[waiting.id] = waiting.nodes, waiting.copies
     return GateWaits(reports, overdue, room)
 
 
@@ -172,23 +178,27 @@ def test_the_second_of_three_reports_completes_a_change(tmp_path: Path) -> None:
     gated = Gated(tmp_path)
     first, second, third = (gated.event(node) for node in NODES[:3])
     assert gated.admit(first) == []
-    (held,) = gated.left.waits
-    assert (held.nodes, held.copies, held.event) == ((NODES[0],), 1, first)
-    (admitted,) = gated.admit(second, waits=waits(held))
+    (waiting_change,) = gated.gate_state.waits
+    assert (waiting_change.nodes, waiting_change.copies, waiting_change.event) == ((NODES[0],), 1, first)
+    (admitted,) = gated.admit(second, waits=waits(waiting_change))
     assert (admitted.event, admitted.copies, admitted.nodes) == (second, 2, (NODES[0], NODES[1]))
-    assert (gated.left.gone, gated.left.waits, gated.left.completed) == ([(0, held.id)], [], 1)
+    assert (gated.gate_state.gone, gated.gate_state.waits, gated.gate_state.completed) == (
+        [(0, waiting_change.id)],
+        [],
+        1,
+    )
     gated.publish([admitted])
     assert gated.admit(third) == []
-    assert (gated.intake.confirmed, gated.left.waits) == (1, [])
+    assert (gated.intake.confirmed, gated.gate_state.waits) == (1, [])
 
 
 def test_a_node_counts_once_however_often_it_reports(tmp_path: Path) -> None:
     gated = Gated(tmp_path)
     assert gated.admit(*(gated.event(NODES[0]) for _ in range(3))) == []
-    (held,) = gated.left.waits
-    assert (held.nodes, held.copies) == ((NODES[0],), 3)
-    assert gated.admit(gated.event(NODES[0]), waits=waits(held)) == []
-    assert gated.left.waits[0].copies == 4
+    (waiting_change,) = gated.gate_state.waits
+    assert (waiting_change.nodes, waiting_change.copies) == ((NODES[0],), 3)
+    assert gated.admit(gated.event(NODES[0]), waits=waits(waiting_change)) == []
+    assert gated.gate_state.waits[0].copies == 4
 
 
 def test_copies_of_a_range_delete_in_one_batch_go_on_once(tmp_path: Path) -> None:
@@ -205,7 +215,7 @@ def test_copies_of_a_range_delete_in_one_batch_go_on_once(tmp_path: Path) -> Non
 def test_nodes_that_hold_no_replica_do_not_count(tmp_path: Path) -> None:
     gated = Gated(tmp_path)
     assert gated.admit(gated.event(NODES[0]), gated.event(NODES[4]), gated.event(NODES[5])) == []
-    (admitted,) = gated.admit(gated.event(NODES[2]), waits=waits(*gated.left.waits))
+    (admitted,) = gated.admit(gated.event(NODES[2]), waits=waits(*gated.gate_state.waits))
     assert admitted.copies == 4
 
 
@@ -213,14 +223,14 @@ def test_nodes_that_share_a_bit_of_the_cache_count_each(tmp_path: Path) -> None:
     """Of more than 64 nodes the cache tells some apart no more; the gate does."""
     gated = Gated(tmp_path)
     ids = [uuid.UUID(int=n) for n in range(100, 229)]
-    gated.hosts[:] = [Host(one, "dc") for one in ids[:1] + ids[64:65] + ids[128:129]]
-    for n, one in enumerate(ids):
-        gated.admit(gated.event(str(one), digest=f"{n:032x}"))
+    gated.hosts[:] = [Host(host_id, "dc") for host_id in ids[:1] + ids[64:65] + ids[128:129]]
+    for n, host_id in enumerate(ids):
+        gated.admit(gated.event(str(host_id), digest=f"{n:032x}"))
         gated.batch.save()
     cache = gated.caches.cache_for(EVENTS, 0)
     assert cache.reporter(str(ids[0]).encode()).bit == cache.reporter(str(ids[64]).encode()).bit
     assert gated.admit(gated.event(str(ids[0]))) == []
-    (admitted,) = gated.admit(gated.event(str(ids[64])), waits=waits(*gated.left.waits))
+    (admitted,) = gated.admit(gated.event(str(ids[64])), waits=waits(*gated.gate_state.waits))
     assert admitted.copies == 2
 
 
@@ -238,27 +248,27 @@ def test_what_was_published_by_a_batch_that_the_driver_did_not_hear_of(tmp_path:
     """The driver still has it wait: it says that it went on, and its events are accounted for."""
     gated = Gated(tmp_path)
     gated.admit(gated.event(NODES[0]))
-    (held,) = gated.left.waits
+    (waiting_change,) = gated.gate_state.waits
     second = gated.event(NODES[1])
-    gated.publish(gated.admit(second, waits=waits(held)))
-    assert gated.admit(second, waits=waits(held)) == []
-    assert (gated.left.gone, gated.intake.confirmed) == ([(0, held.id)], 2)
+    gated.publish(gated.admit(second, waits=waits(waiting_change)))
+    assert gated.admit(second, waits=waits(waiting_change)) == []
+    assert (gated.gate_state.gone, gated.intake.confirmed) == ([(0, waiting_change.id)], 2)
 
 
 def test_a_truncation_goes_on_and_takes_its_nodes_reports(tmp_path: Path) -> None:
     """Node 1 holds nothing any more of what it reported before; with the same bytes written again, it does."""
     gated = Gated(tmp_path)
     gated.admit(gated.event(NODES[0]))
-    (held,) = gated.left.waits
+    (waiting_change,) = gated.gate_state.waits
     truncation = Event(
         EVENTS, 0, 50, 1000, None, encode(Change("2" * 32, NODES[0], Scope.TABLE, segment=1, position=60))
     )
-    admitted = gated.admit(truncation, gated.event(NODES[1], position=70), waits=waits(held))
-    assert [one.change.scope for one in admitted] == [Scope.TABLE]
-    assert gated.left.truncated == [(0, NODES[0])]
-    assert gated.left.waits[0].nodes == (NODES[1],)
-    (again,) = gated.admit(gated.event(NODES[0], position=80), waits=waits(*gated.left.waits))
-    assert again.copies == 3
+    admitted = gated.admit(truncation, gated.event(NODES[1], position=70), waits=waits(waiting_change))
+    assert [admitted_change.change.scope for admitted_change in admitted] == [Scope.TABLE]
+    assert gated.gate_state.truncated == [(0, NODES[0])]
+    assert gated.gate_state.waits[0].nodes == (NODES[1],)
+    (completed,) = gated.admit(gated.event(NODES[0], position=80), waits=waits(*gated.gate_state.waits))
+    assert completed.copies == 3
 
 
 def test_every_report_around_a_truncation_is_counted(tmp_path: Path) -> None:
@@ -267,9 +277,9 @@ def test_every_report_around_a_truncation_is_counted(tmp_path: Path) -> None:
     change = Change("2" * 32, NODES[1], Scope.TABLE, segment=1, position=60)
     truncation = Event(EVENTS, 0, 50, 1000, None, encode(change))
     admitted = gated.admit(gated.event(NODES[0]), truncation, gated.event(NODES[0]), gated.event(NODES[0]))
-    assert [one.change.scope for one in admitted] == [Scope.TABLE]
-    (held,) = gated.left.waits
-    assert (held.nodes, held.copies, gated.intake.read) == ((NODES[0],), 3, 4)
+    assert [admitted_change.change.scope for admitted_change in admitted] == [Scope.TABLE]
+    (waiting_change,) = gated.gate_state.waits
+    assert (waiting_change.nodes, waiting_change.copies, gated.intake.read) == ((NODES[0],), 3, 4)
 
 
 def test_events_of_no_commit_log_go_on(tmp_path: Path) -> None:
@@ -282,30 +292,30 @@ def test_a_partition_is_read_no_further_when_no_more_may_wait(tmp_path: Path) ->
     """What completes a change is taken, and what waits already; the rest is read again."""
     gated = Gated(tmp_path)
     gated.admit(gated.event(NODES[0], key=1))
-    (held,) = gated.left.waits
+    (waiting_change,) = gated.gate_state.waits
     completing, stopping = gated.event(NODES[1], key=1), gated.event(NODES[0], key=2, digest="2" * 32)
     later = gated.event(NODES[1], key=2, digest="2" * 32)
     other = gated.event(NODES[0], key=3, digest="3" * 32, partition=1)
-    admitted = gated.admit(completing, stopping, later, other, waits=waits(held, room=weight(stopping) - 1))
-    assert [one.event for one in admitted] == [completing]
-    assert gated.left.stopped == {0: stopping.offset, 1: other.offset}
-    assert (gated.intake.read, gated.left.waits) == (1, [])
+    admitted = gated.admit(completing, stopping, later, other, waits=waits(waiting_change, room=weight(stopping) - 1))
+    assert [admitted_change.event for admitted_change in admitted] == [completing]
+    assert gated.gate_state.stopped == {0: stopping.offset, 1: other.offset}
+    assert (gated.intake.read, gated.gate_state.waits) == (1, [])
 
 
 def test_an_event_larger_than_all_that_may_wait_waits_alone(tmp_path: Path) -> None:
     gated = Gated(tmp_path)
     assert gated.admit(gated.event(NODES[0]), waits=waits(room=10.0)) == []
-    assert (len(gated.left.waits), gated.left.stopped) == (1, {})
+    assert (len(gated.gate_state.waits), gated.gate_state.stopped) == (1, {})
 
 
 def test_a_level_that_is_lower_now_lets_go_what_waited(tmp_path: Path) -> None:
     gated = Gated(tmp_path, gate_expired="drop")
     gated.admit(gated.event(NODES[0]))
-    (held,) = gated.left.waits
+    (waiting_change,) = gated.gate_state.waits
     gated.hosts[:] = gated.hosts[:1]
     gated.gate._replicas._metadata.keyspaces["ks"].replication_strategy = SimpleStrategy({"replication_factor": "1"})
-    assert len(gated.admit(waits=waits(held, overdue=[held]))) == 1
-    assert (gated.left.completed, gated.left.dropped) == (1, 0)
+    assert len(gated.admit(waits=waits(waiting_change, overdue=[waiting_change]))) == 1
+    assert (gated.gate_state.completed, gated.gate_state.dropped) == (1, 0)
 
 
 LIMITS = WaitingLimits(100.0, 1 << 20, True, 30.0)
@@ -329,10 +339,10 @@ def changes(tmp_path: Path, clock: Clock) -> WaitingChanges:
 
 
 def driver(directory: Path, clock: Clock, limits: WaitingLimits = LIMITS) -> WaitingChanges:
-    found = WaitingChanges(directory / "gate.waiting", clock)
-    assert found.load()
-    found.use({EVENTS: limits})
-    return found
+    changes = WaitingChanges(directory / "gate.waiting", clock)
+    assert changes.load()
+    changes.use({EVENTS: limits})
+    return changes
 
 
 def change(n: int, partition: int = 0, timestamp: float = 0.0, nodes: tuple[str, ...] = (NODES[0],)) -> WaitingChange:
@@ -353,8 +363,8 @@ def overdue(changes: WaitingChanges) -> list[int]:
     return [waiting.event.offset for waiting in changes.hand_out(1000)[EVENTS].overdue if not waiting.is_recount]
 
 
-def add(changes: WaitingChanges, clock: Clock, *found: WaitingChange, read_from: float | None = None) -> None:
-    changes.apply(EVENTS, GateState(waits=list(found)), read_from, clock.now)
+def add(changes: WaitingChanges, clock: Clock, *new_changes: WaitingChange, read_from: float | None = None) -> None:
+    changes.apply(EVENTS, GateState(waits=list(new_changes)), read_from, clock.now)
     changes.tick(EVENTS, clock.now)
 
 
@@ -393,8 +403,8 @@ def test_only_what_a_restart_does_not_step_back_to_is_kept(
     clock.now += 1e6
     after = driver(tmp_path, clock)
     assert after.counts(EVENTS)[0] == 1
-    given = after.hand_out(10)[EVENTS]
-    assert list(given.reports[0].values()) == [((NODES[0], NODES[1]), 1)]
+    gate_waits = after.hand_out(10)[EVENTS]
+    assert list(gate_waits.reports[0].values()) == [((NODES[0], NODES[1]), 1)]
     after.tick(EVENTS, clock.now)
     pass_by(after, clock, 39)
     assert overdue(after) == []
@@ -438,9 +448,9 @@ def test_the_oldest_are_verified_early_when_many_wait(tmp_path: Path, clock: Clo
     assert changes.hand_out(1000)[EVENTS].overdue == []
     add(changes, clock, *(change(n) for n in range(5, 8)))
     assert changes.next_due(1000.0) == 1000.0
-    given = changes.hand_out(3)[EVENTS]
-    assert [(w.event.offset, w.is_early) for w in given.overdue] == [(0, True), (1, True), (2, True)]
-    assert given.room == pytest.approx(2 * room / 10, abs=20)
+    gate_waits = changes.hand_out(3)[EVENTS]
+    assert [(w.event.offset, w.is_early) for w in gate_waits.overdue] == [(0, True), (1, True), (2, True)]
+    assert gate_waits.room == pytest.approx(2 * room / 10, abs=20)
     assert [w.event.offset for w in changes.hand_out(3)[EVENTS].overdue] == [3, 4, 5]
     pass_by(changes, clock, 100)
     assert {(w.event.offset, w.is_early) for w in changes.hand_out(20)[EVENTS].overdue} == {
@@ -456,9 +466,9 @@ def test_changes_go_along_to_another_query(tmp_path: Path, changes: WaitingChang
         other.import_changes(changes.export_changes([EVENTS]))
     changes.drop(["events-ks.u", EVENTS])
     assert (changes.counts(EVENTS)[0], other.counts(EVENTS)[0]) == (0, 2)
-    again = WaitingChanges(tmp_path / "other" / "gate.waiting", clock)
-    assert again.load()
-    assert again.counts(EVENTS)[3] == 50.0
+    reloaded = WaitingChanges(tmp_path / "other" / "gate.waiting", clock)
+    assert reloaded.load()
+    assert reloaded.counts(EVENTS)[3] == 50.0
     assert other.shrink(EVENTS, [0]) == 1
 
 
@@ -490,24 +500,24 @@ LIVE = int(Effect.LIVE | column_bit("v"))
 class Waited(Staged):
     """A stage of three replicas at which a write waits, that one node reported; the driver finds it overdue."""
 
-    def __init__(self, directory: Path, monkeypatch: pytest.MonkeyPatch, of: Any = INT, **more: str) -> None:
+    def __init__(self, directory: Path, monkeypatch: pytest.MonkeyPatch, definition: Any = INT, **more: str) -> None:
         self.now: Any = None
-        given = {"gate": "local_quorum", **{k.replace("_", "."): v for k, v in more.items()}}
-        super().__init__(of, directory, monkeypatch, **given)
+        properties = {"gate": "local_quorum", **{k.replace("_", "."): v for k, v in more.items()}}
+        super().__init__(definition, directory, monkeypatch, **properties)
         self.session.hosts[:] = hosts("dc", "dc", "dc")
         self.stage.session.cluster.metadata.keyspaces["ks"].replication_strategy = SimpleStrategy(
             {"replication_factor": "3"}
         )
 
     def report(
-        self, change: Change, key: bytes | None, held: GateWaits = NOTHING_WAITS, offset: int = 7
+        self, change: Change, key: bytes | None, gate_waits: GateWaits = NOTHING_WAITS, offset: int = 7
     ) -> BatchOutcome:
-        return self.stage.run([Event(EVENTS, 0, offset, 1000, key, encode(change))], (), True, gate_waits=held)
+        return self.stage.run([Event(EVENTS, 0, offset, 1000, key, encode(change))], (), True, gate_waits=gate_waits)
 
-    def expire(self, *held: WaitingChange, early: bool = False) -> BatchOutcome:
-        for one in held:
-            one.is_early = early
-        return self.stage.run([], (), True, gate_waits=waits(*held, overdue=held))
+    def expire(self, *overdue_changes: WaitingChange, early: bool = False) -> BatchOutcome:
+        for overdue_change in overdue_changes:
+            overdue_change.is_early = early
+        return self.stage.run([], (), True, gate_waits=waits(*overdue_changes, overdue=overdue_changes))
 
 
 def write(node: str = NODES[0], time: int = 5, digest: str = DIGEST) -> Change:
@@ -533,31 +543,31 @@ def records(staged: Staged) -> list[tuple[Any, Any]]:
 def test_a_change_that_a_read_shows_is_published_when_it_expires(waited: Waited) -> None:
     outcome = waited.report(write(), waited.codec.encode(KEY))
     assert (records(waited), outcome.published) == ([], 0)
-    (held,) = outcome.at_gate.waits
+    (waiting_change,) = outcome.at_gate.waits
     waited.live[KEY] = row(3, 5)
-    outcome = waited.expire(held)
+    outcome = waited.expire(waiting_change)
     assert records(waited) == [({"k": 1}, {"v": 3})]
     assert (outcome.published, outcome.dropped, outcome.at_gate.verified) == (1, 0, 1)
-    assert (outcome.at_gate.gone, outcome.at_gate.waits) == ([(0, held.id)], [])
+    assert (outcome.at_gate.gone, outcome.at_gate.waits) == ([(0, waiting_change.id)], [])
     assert len(outcome.waiting) == 1, "one replica reported it: its key waits to be confirmed"
 
 
 def test_a_change_that_a_read_does_not_show_is_dropped_when_it_expires(waited: Waited) -> None:
-    (held,) = waited.report(write(), waited.codec.encode(KEY)).at_gate.waits
+    (waiting_change,) = waited.report(write(), waited.codec.encode(KEY)).at_gate.waits
     waited.live[KEY] = row(3, 4)
-    outcome = waited.expire(held)
+    outcome = waited.expire(waiting_change)
     assert (records(waited), outcome.waiting) == ([], [])
     assert (outcome.published, outcome.dropped, outcome.at_gate.dropped) == (0, 1, 1)
-    assert outcome.at_gate.gone == [(0, held.id)]
+    assert outcome.at_gate.gone == [(0, waiting_change.id)]
 
 
 def test_a_change_that_is_verified_early_and_not_shown_waits_on(waited: Waited) -> None:
-    (held,) = waited.report(write(), waited.codec.encode(KEY)).at_gate.waits
+    (waiting_change,) = waited.report(write(), waited.codec.encode(KEY)).at_gate.waits
     waited.live[KEY] = row(3, 4)
-    outcome = waited.expire(held, early=True)
+    outcome = waited.expire(waiting_change, early=True)
     assert (records(waited), outcome.dropped, outcome.at_gate.gone) == ([], 0, [])
     waited.live[KEY] = row(3, 5)
-    assert waited.expire(held, early=True).at_gate.verified == 1
+    assert waited.expire(waiting_change, early=True).at_gate.verified == 1
 
 
 def test_of_two_changes_of_a_key_the_one_that_is_shown_is_published(waited: Waited) -> None:
@@ -573,30 +583,30 @@ def test_of_two_changes_of_a_key_the_one_that_is_shown_is_published(waited: Wait
 def test_what_cannot_be_read_stays_at_the_gate(waited: Waited, monkeypatch: pytest.MonkeyPatch) -> None:
     from helenus_connector.cassandra_rows.row_reader import UnreadReason
 
-    (held,) = waited.report(write(), waited.codec.encode(KEY)).at_gate.waits
+    (waiting_change,) = waited.report(write(), waited.codec.encode(KEY)).at_gate.waits
     away = UnreadReason(HelenusError(Kind.CASSANDRA_READ, "away"), True)
     reader: Any = waited.stage._resolver.reader  # type: ignore[attr-defined]
     monkeypatch.setattr(reader, "rows", lambda keys, consistency: iter([(key, away) for key in keys]))
-    outcome = waited.expire(held)
+    outcome = waited.expire(waiting_change)
     assert (outcome.at_gate.gone, outcome.waiting, outcome.unread, records(waited)) == ([], [], 0, [])
 
 
 def test_at_level_one_all_goes_on_that_waited_at_another(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     waited = Waited(tmp_path, monkeypatch, gate="one")
     waited.live[KEY] = row(3, 5)
-    held = WaitingChange(
+    waiting_change = WaitingChange(
         bytes(16), Event(EVENTS, 0, 7, 1000, waited.codec.encode(KEY), encode(write())), (NODES[0],), 2
     )
-    outcome = waited.expire(held)
+    outcome = waited.expire(waiting_change)
     assert records(waited) == [({"k": 1}, {"v": 3})]
     assert (outcome.published, outcome.at_gate.completed, outcome.at_gate.gone) == (2, 1, [(0, bytes(16))])
 
 
 def test_a_change_that_is_released_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     waited = Waited(tmp_path, monkeypatch, gate_expired="release")
-    (held,) = waited.report(write(), waited.codec.encode(KEY)).at_gate.waits
+    (waiting_change,) = waited.report(write(), waited.codec.encode(KEY)).at_gate.waits
     waited.live[KEY] = row(3, 5)
-    outcome = waited.expire(held)
+    outcome = waited.expire(waiting_change)
     (record,) = [record for record in waited.appended if record.topic == "data-ks.t"]
     assert dict(record.headers)["gate"] == b"released"
     assert json.loads(record.value or b"") == {"v": 3}
@@ -605,9 +615,9 @@ def test_a_change_that_is_released_says_so(tmp_path: Path, monkeypatch: pytest.M
 
 def test_a_change_that_is_dropped_is_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     waited = Waited(tmp_path, monkeypatch, gate_expired="drop")
-    (held,) = waited.report(write(), waited.codec.encode(KEY)).at_gate.waits
+    (waiting_change,) = waited.report(write(), waited.codec.encode(KEY)).at_gate.waits
     waited.live[KEY] = row(3, 5)
-    outcome = waited.expire(held)
+    outcome = waited.expire(waiting_change)
     assert (records(waited), outcome.dropped, outcome.at_gate.dropped) == ([], 1, 1)
 
 
@@ -616,22 +626,22 @@ def test_a_deletion_of_rows_that_expires_is_published_with_what_lives(
 ) -> None:
     """A marker and the rows of a read at the level are true at the level, whoever reported the deletion."""
     clustered = table(("a", "int", "partition_key"), ("c", "int", "clustering"))
-    waited = Waited(tmp_path, monkeypatch, of=clustered)
+    waited = Waited(tmp_path, monkeypatch, definition=clustered)
     bound = Bound(True, (int32(2),))
     gone = Change(DIGEST, NODES[0], Scope.RANGE, segment=1, position=1, write_time=5, start=bound, end=None)
-    (held,) = waited.report(gone, waited.codec.encode((int32(1), None))).at_gate.waits
+    (waiting_change,) = waited.report(gone, waited.codec.encode((int32(1), None))).at_gate.waits
     waited.live[int32(1), int32(3)] = Image((int32(7),), 9)
-    outcome = waited.expire(held)
+    outcome = waited.expire(waiting_change)
     assert records(waited) == [({"a": 1, "c": None}, None), ({"a": 1, "c": 3}, {"v": 7})]
     assert outcome.at_gate.verified == 1
 
 
-def test_a_change_of_static_columns_that_a_read_does_not_show_is_dropped_when_it_expires(
+def test_an_expired_static_change_that_a_read_does_not_show_is_dropped(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     keys = table(("a", "int", "partition_key"), ("c", "int", "clustering"))
     static = Column("s", parse("int"), "static")
-    waited = Waited(tmp_path, monkeypatch, of=replace(keys, columns=(*keys.columns, static)))
+    waited = Waited(tmp_path, monkeypatch, definition=replace(keys, columns=(*keys.columns, static)))
     effect = int(Effect.LIVE | column_bit("s"))
     change = Change(DIGEST, NODES[0], Scope.STATIC, segment=1, position=1, write_time=5, effect=effect)
     (waiting_change,) = waited.report(change, waited.codec.encode((int32(1), None))).at_gate.waits

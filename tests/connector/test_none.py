@@ -54,7 +54,7 @@ def staged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Staged:
     return Staged(TABLE, tmp_path, monkeypatch, **NONE, **QUIET)
 
 
-def said(staged: Staged) -> list[tuple[str, Any]]:
+def read_operations(staged: Staged) -> list[tuple[str, Any]]:
     """Operations and values of the data topic's records, in their order."""
     return [(value["op"], value["after"] and value["after"]["v"]) for _, value in staged.records_of(DATA)]
 
@@ -63,30 +63,30 @@ def test_nothing_is_coalesced_and_nothing_read(staged: Staged) -> None:
     outcome = staged.stage.run(
         events(wrote(1), wrote(2, time=T + 1), deleted(time=T + 2), wrote(3, time=T + 3)), (), True
     )
-    assert said(staged) == [("c", 1), ("c", 2), ("d", None), ("c", 3)]
+    assert read_operations(staged) == [("c", 1), ("c", 2), ("d", None), ("c", 3)]
     assert (outcome.read, outcome.published, outcome.keys_read, outcome.statements) == (4, 4, 0, 0)
     assert not outcome.waiting
 
 
 def test_the_definition_is_asked_for_after_a_read_alone(staged: Staged, monkeypatch: pytest.MonkeyPatch) -> None:
     """What a change's cells say is of the definition that it was written by."""
-    versions, asked = staged.stage._versions, 0
+    versions, definition_checks = staged.stage._versions, 0
 
     def is_altered() -> bool:
-        nonlocal asked
-        asked += 1
+        nonlocal definition_checks
+        definition_checks += 1
         return False
 
     monkeypatch.setattr(versions, "is_altered", is_altered)
     staged.stage.run(events(wrote(1)), (), True)
-    assert asked == 0
+    assert definition_checks == 0
     staged.stage.run([*events(wrote(2)), *events(wrote(3), cells=False, offset=1)], (), True)
-    assert asked == 1
+    assert definition_checks == 1
 
 
 def test_the_order_is_that_of_the_log_and_not_of_write_times(staged: Staged) -> None:
     staged.stage.run(events(wrote(1, time=T + 9), wrote(2)), (), True)
-    assert said(staged) == [("c", 1), ("c", 2)]
+    assert read_operations(staged) == [("c", 1), ("c", 2)]
     assert [value["source"]["ts_us"] for _, value in staged.records_of(DATA)] == [T + 9, T]
 
 
@@ -95,7 +95,7 @@ def test_copies_are_dropped_within_a_batch_and_after_it(staged: Staged) -> None:
     assert (outcome.read, outcome.published) == (2, 2)
     later = staged.stage.run(events(wrote(1), node=OTHER.replace("3", "4"), offset=2), (), True)
     assert (later.read, later.confirmed, later.published) == (1, 1, 0)
-    assert said(staged) == [("c", 1)]
+    assert read_operations(staged) == [("c", 1)]
 
 
 def test_copies_of_a_range_deletion_are_one_change(staged: Staged) -> None:
@@ -114,10 +114,10 @@ def test_a_batch_that_failed_gives_the_same_records_again(staged: Staged) -> Non
     staged.log.fail("flush", HelenusError(Kind.BATCH_FAILED, "away"))
     with pytest.raises(HelenusError):
         staged.stage.run(batch, (), True)
-    before = said(staged)
+    before = read_operations(staged)
     staged.appended.clear()
     outcome = staged.stage.run(batch, (), True)
-    assert said(staged) == before == [("c", 1), ("c", 2), ("d", None)]
+    assert read_operations(staged) == before == [("c", 1), ("c", 2), ("d", None)]
     assert outcome.published == 3
 
 
@@ -129,7 +129,7 @@ def test_changes_without_cells_are_read_after_those_with_them(staged: Staged) ->
     with capture_logs() as logs:
         outcome = staged.stage.run([*events(wrote(1)), *light, *events(wrote(3, time=T + 2), offset=2)], (), True)
         staged.stage.run(events(wrote(4, time=T + 3), cells=False, offset=3), (), True)
-    assert said(staged)[:3] == [("c", 1), ("c", 3), ("r", 3)]
+    assert read_operations(staged)[:3] == [("c", 1), ("c", 3), ("r", 3)]
     assert outcome.keys_read == 1
     assert outcome.published == 3
     assert [entry["table"] for entry in logs if entry["event"] == "cells.missing"] == ["ks.t"]
@@ -153,7 +153,7 @@ def test_a_copy_with_cells_of_what_waits_is_no_record(staged: Staged) -> None:
     assert len(first.waiting) == 1
     copy = staged.stage.run(events(wrote(1), node=OTHER, offset=1), (), True)
     assert (copy.published, len(copy.waiting)) == (0, 1)
-    assert said(staged) == [("r", 0)]
+    assert read_operations(staged) == [("r", 0)]
 
 
 def test_markers_are_records_without_a_read_of_their_rows(staged: Staged) -> None:
@@ -161,7 +161,7 @@ def test_markers_are_records_without_a_read_of_their_rows(staged: Staged) -> Non
     whole = Update(TABLE, K, deletion=(T, 1_700_000_000), lowest=(T, 1_700_000_000, 0))
     bounds = [Marker(1, (int32(2),), ((T + 1, 1_700_000_000),)), Marker(6, (int32(4),), ((T + 1, 1_700_000_000),))]
     outcome = staged.stage.run(events(whole, Update(TABLE, K, bounds, lowest=(T, 1_700_000_000, 0))), (), True)
-    assert said(staged) == [("d", None), ("d", None)]
+    assert read_operations(staged) == [("d", None), ("d", None)]
     assert [key for key, _ in staged.records_of(DATA)] == [{"k": 7, "c": None}] * 2
     first, second = (dict(record.headers) for record in staged.appended)
     assert first["scope"] == b"partition"
@@ -175,7 +175,7 @@ def test_a_change_of_the_table_that_was_there_before_is_outdated(staged: Staged)
     """Its id says when a table was made; a change of a newer one than is known makes the stage look again."""
     old = replace(TABLE, id=uuid.UUID(int=2))
     outcome = staged.stage.run(events(replace(wrote(1), table=old)), (), True)
-    assert (outcome.outdated, outcome.published, said(staged)) == (1, 0, [])
+    assert (outcome.outdated, outcome.published, read_operations(staged)) == (1, 0, [])
     assert staged.stage.run(events(replace(wrote(1), table=old), node=OTHER, offset=1), (), True).confirmed == 1
 
 
@@ -186,7 +186,7 @@ def test_a_column_that_is_not_known_yet_is_no_loss(staged: Staged) -> None:
     with pytest.raises(HelenusError) as error:
         staged.stage.run(events(update), (), True)
     assert "names the column w" in str(error.value)
-    assert said(staged) == []
+    assert read_operations(staged) == []
 
 
 def with_address(*fields: str) -> Table:
@@ -201,7 +201,9 @@ def test_a_field_that_is_not_known_yet_is_no_loss(tmp_path: Path, monkeypatch: p
     staged = Staged(with_address("x"), tmp_path, monkeypatch, **NONE, **QUIET)
     staged.stage._versions.follow(staged.log)
     monkeypatch.setattr(
-        version, "read_definition", lambda session, settings, known=None, asked=None: None if known else (2, wide)
+        version,
+        "read_definition",
+        lambda session, settings, known_version=None, request=None: None if known_version else (2, wide),
     )
     value = b"".join(int32(4) + int32(field) for field in (1, 2))
     update = Update(wide, K, [Row((int32(1),), {"a": Cell(value)}, time=T)], lowest=(T, 1_700_000_000, 0))
@@ -213,17 +215,19 @@ def test_a_field_that_is_not_known_yet_is_no_loss(tmp_path: Path, monkeypatch: p
 def test_dropped_then_readded_column_hides_old_cells(
     form: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    again = replace(table_of("t", "k int pk, c int ck, m map<int, int>, v int", id=1), dropped_at={"v": T, "m": T})
-    staged = Staged(again, tmp_path, monkeypatch, **form, **QUIET)
+    readded_table = replace(
+        table_of("t", "k int pk, c int ck, m map<int, int>, v int", id=1), dropped_at={"v": T, "m": T}
+    )
+    staged = Staged(readded_table, tmp_path, monkeypatch, **form, **QUIET)
 
     def both(time: int) -> Update:
         of_map = Complex([Cell(int32(1), path=int32(1))], deletion=(time - 1, 1_700_000_000))
         row = Row((int32(1),), {"v": Cell(int32(5)), "m": of_map}, time=time)
-        return Update(again, K, [row], lowest=(T - 1, 1_700_000_000, 0))
+        return Update(readded_table, K, [row], lowest=(T - 1, 1_700_000_000, 0))
 
     staged.stage.run(events(both(T), both(T + 2)), (), True)
-    found = [value["written"]["columns"] for _, value in staged.records_of(DATA)]
-    assert found == [[], ["v", "m"]]
+    written_columns = [value["written"]["columns"] for _, value in staged.records_of(DATA)]
+    assert written_columns == [[], ["v", "m"]]
 
 
 def test_what_the_gate_wants_verified_is_read_and_what_it_releases_is_marked(staged: Staged) -> None:
@@ -235,11 +239,11 @@ def test_what_the_gate_wants_verified_is_read_and_what_it_releases_is_marked(sta
         key = event.key or b""
         return AdmittedChange(event, decode(event.value or b""), key, staged.codec.decode(key), b"0" * 16)
 
-    released, asked = admitted(first), admitted(second)
+    released, to_verify = admitted(first), admitted(second)
     released.is_released = True
-    asked.verifying = WaitingChange(b"0" * 16, second, (OTHER,), 1)
+    to_verify.verifying = WaitingChange(b"0" * 16, second, (OTHER,), 1)
     written: list[AdmittedChange] = []
-    assert list(divide_changes([released, asked], written, table.full_name)) == [asked]
+    assert list(divide_changes([released, to_verify], written, table.full_name)) == [to_verify]
     assert written == [released]
     made = CellResolver(table, re.compile(".*")).resolve(released)
     assert made is not None
@@ -268,9 +272,9 @@ def test_a_change_is_a_record_of_its_cells_when_it_is_at_its_level(
         outcome = staged.stage.run(events(wrote(5), node=str(node), offset=n), (), True, gate_waits=waits)
         waiting.apply(EVENTS, outcome.at_gate, 999.0, 1000.0)
         assert outcome.keys_read == 0
-        counts.append(len(said(staged)))
+        counts.append(len(read_operations(staged)))
     assert counts == [0] * (needed - 1) + [1] * (7 - needed)
-    assert said(staged) == [("c", 5)]
+    assert read_operations(staged) == [("c", 5)]
     assert staged.records_of(DATA)[0][1]["source"]["node"] == str(nodes[needed - 1]), "the copy that completed it"
     assert waiting.counts(EVENTS)[0] == 0
 
@@ -282,7 +286,7 @@ def test_cells_that_nobody_can_read_are_poison(tmp_path: Path, monkeypatch: pyte
     bad = encode(change._replace(cells=b"\4" + (change.cells or b"")[1:], digest="0" * 32))
     outcome = staged.stage.run([Event(EVENTS, 0, 7, 1000, good.key, bad), good], (), True)
     assert (outcome.dead_lettered, outcome.published) == (1, 1)
-    assert said(staged) == [("c", 1)]
+    assert read_operations(staged) == [("c", 1)]
     assert [record.topic for record in staged.appended] == [DEAD_LETTERS, DATA]
     (tmp_path / "strict").mkdir()
     strict = Staged(TABLE, tmp_path / "strict", monkeypatch, **NONE)

@@ -73,9 +73,9 @@ def test_state_of_something_else(tmp_path: Path, table: str, topic: str, partiti
 
 
 def test_a_group_has_one_table(tmp_path: Path) -> None:
-    given = {"name": "n", "keyspace": "ks", "output.format": "json", "state": "rows", "query.group": "g"}
+    properties = {"name": "n", "keyspace": "ks", "output.format": "json", "state": "rows", "query.group": "g"}
     tasks = [
-        Task(n, ConnectorSettings.from_properties({**given, "table": name}, "test")) for n, name in enumerate("ab")
+        Task(n, ConnectorSettings.from_properties({**properties, "table": name}, "test")) for n, name in enumerate("ab")
     ]
 
     def running(group: str, now: float) -> dict[str, Task]:
@@ -96,8 +96,8 @@ def test_a_state_that_begins_needs_the_rows_of_before(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mode: str
 ) -> None:
     """An earlier snapshot fed no state. Where none is wanted, the rows of before are said to be unknown."""
-    given = {"name": "n", "keyspace": "ks", "table": "t", "output.format": "json", "state": "rows"}
-    task = Task(0, ConnectorSettings.from_properties({**given, "query.group": "g", "snapshot.mode": mode}, "test"))
+    properties = {"name": "n", "keyspace": "ks", "table": "t", "output.format": "json", "state": "rows"}
+    task = Task(0, ConnectorSettings.from_properties({**properties, "query.group": "g", "snapshot.mode": mode}, "test"))
     settings = WorkerSettings.from_properties({**LEAST, "checkpoint.dir": str(tmp_path)}, "worker")
     broker = SimpleNamespace(partitions=lambda topics: dict.fromkeys(topics, 3), close=lambda: None)
     monkeypatch.setattr(merger_module, "planner", lambda _: broker)
@@ -119,8 +119,8 @@ def test_all_rows_are_known_when_what_the_snapshot_read_is_merged(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It lies on the topic behind the keys that were read. Until then the record of a change would lack columns."""
-    given = {"name": "n", "keyspace": "ks", "table": "t", "output.format": "json", "state": "rows"}
-    task = Task(0, ConnectorSettings.from_properties({**given, "query.group": "g"}, "test"))
+    properties = {"name": "n", "keyspace": "ks", "table": "t", "output.format": "json", "state": "rows"}
+    task = Task(0, ConnectorSettings.from_properties({**properties, "query.group": "g"}, "test"))
     settings = WorkerSettings.from_properties({**LEAST, "checkpoint.dir": str(tmp_path)}, "worker")
     topic, is_complete, read = task.settings.events, False, {"0": 10, "1": 10}
     broker = MemoryPlanner()
@@ -129,21 +129,21 @@ def test_all_rows_are_known_when_what_the_snapshot_read_is_merged(
     monkeypatch.setattr(merger_module, "committed", lambda _: {topic: read})
     parts: tuple[Any, Any] = SimpleNamespace(), SimpleNamespace(has_all=lambda _: is_complete)
     merger = RowsQuery(settings, parts[0], "g", tmp_path, parts[1])
-    of = StateIdentity("ks.t", topic, (0, 1), 2)
-    _identity.save_identity(tmp_path / "g", of)
-    assert not merger._advance_proof(task, of)
+    identity = StateIdentity("ks.t", topic, (0, 1), 2)
+    _identity.save_identity(tmp_path / "g", identity)
+    assert not merger._advance_proof(task, identity)
     is_complete = True
     broker.refused[topic] = HelenusError(Kind.BROKER_UNREACHABLE, "away")
-    assert not merger._advance_proof(task, of)
+    assert not merger._advance_proof(task, identity)
     broker.refused.clear()
-    assert not merger._advance_proof(task, of)
+    assert not merger._advance_proof(task, identity)
     read["1"] = 12
     broker.ends[topic]["1"] = 99  # what comes later need not be waited for
-    assert not merger._advance_proof(task, of)
+    assert not merger._advance_proof(task, identity)
     read["1"] = 13
-    assert merger._advance_proof(task, of)
+    assert merger._advance_proof(task, identity)
     whole = _identity.load_identity(tmp_path / "g")
     assert whole == StateIdentity("ks.t", topic, (0, 1), 2, is_whole=True)
     assert not merger._advance_proof(task, whole)
     is_complete = False  # the connector was deleted, and is there again
-    assert merger._check_identity(SimpleNamespace(), task) == _identity.load_identity(tmp_path / "g") == of
+    assert merger._check_identity(SimpleNamespace(), task) == _identity.load_identity(tmp_path / "g") == identity

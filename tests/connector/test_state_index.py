@@ -50,38 +50,38 @@ def name(group: int, key: int) -> tuple[bytes, bytes]:
     return bytes([group]), bytes([group]) + key.to_bytes(2, "big")
 
 
-def at(offset: int) -> bytes:
+def encode_offset(offset: int) -> bytes:
     return offset.to_bytes(16, "big")
 
 
-def done(store: KeyedStore, said: Sequence[KeyReport], now: float, most: int = 1000) -> KeyIndex:
-    index = KeyIndex(store, now, within, most)
-    index.take(said)
+def index_reports(store: KeyedStore, reports: Sequence[KeyReport], now: float, max_requests: int = 1000) -> KeyIndex:
+    index = KeyIndex(store, now, within, max_requests)
+    index.take(reports)
     return index
 
 
 @given(st.lists(st.tuples(st.integers(0, 3 * DAY_S), st.integers(0, 255)), max_size=600), st.data())
 def test_what_is_due_comes_once_and_in_time(items: list[tuple[int, int]], data: st.DataObject) -> None:
     store = DictStore()
-    left = sorted((when, bytes([item])) for when, item in items)
+    remaining = sorted((when, bytes([item])) for when, item in items)
     now = 0
-    while items or left:
+    while items or remaining:
         batch, items = items[:97], items[97:]
         calendar = Calendar(store)
         by_time: dict[int, list[bytes]] = {}
         for when, item in batch:
             by_time.setdefault(when, []).append(bytes([item]))
         calendar.add(by_time)
-        found = calendar.take_due(now, data.draw(st.integers(1, 300)))
-        for taken in found:
-            place = next(i for i, (when, one) in enumerate(left) if one == taken and when <= now)
-            del left[place]
+        due_items = calendar.take_due(now, data.draw(st.integers(1, 300)))
+        for due_item in due_items:
+            position = next(i for i, (when, item) in enumerate(remaining) if item == due_item and when <= now)
+            del remaining[position]
         calendar.save()
-        assert Calendar(store).count_waiting() == len(left) - len(items)
+        assert Calendar(store).count_waiting() == len(remaining) - len(items)
         if not items:
-            rest = Calendar(store).next_due()
-            assert rest == (left[0][0] if left else None)
-            now = max(now, rest or 0)
+            next_due = Calendar(store).next_due()
+            assert next_due == (remaining[0][0] if remaining else None)
+            now = max(now, next_due or 0)
     assert store.values.keys() <= {b"cr", b"cn"}
 
 
@@ -110,33 +110,33 @@ def test_asks_just_what_is_deleted_or_expired(steps: list[tuple[int, int, list[t
     live: dict[bytes, int | None] = {}
     last: dict[bytes, int] = {}  # when a live key ends at the latest, of all that its records said
     owed: set[bytes] = set()  # keys of which the model says that they are to be asked
-    asked: set[bytes] = set()
+    requested_keys: set[bytes] = set()
     now, offset = 0, 0
     if bulk:
-        said = [KeyReport(*name(0, key), at(key), True) for key in range(250, 900)]
-        live.update({one.name: None for one in said})
-        done(store, said, 0)
+        reports = [KeyReport(*name(0, key), encode_offset(key), True) for key in range(250, 900)]
+        live.update({report.name: None for report in reports})
+        index_reports(store, reports, 0)
         offset = 1000
-    for seconds, most, items, answers in steps:
+    for seconds, max_requests, items, answers in steps:
         now += seconds
-        said = []
+        reports = []
         if answers:
-            for one in sorted(asked):
+            for requested_key in sorted(requested_keys):
                 offset += 1
-                said.append(KeyReport(one[:1], one, at(offset), False))
-                live.pop(one, None)
-                last.pop(one, None)
-            owed -= asked
-            asked.clear()
+                reports.append(KeyReport(requested_key[:1], requested_key, encode_offset(offset), False))
+                live.pop(requested_key, None)
+                last.pop(requested_key, None)
+            owed -= requested_keys
+            requested_keys.clear()
         for item in items:
             offset += 1
             if item[0] == "record":
                 _, (g, k), lives, ttl = item
                 group, key = name(g, k)
                 expires = None if ttl is None else now + ttl
-                said.append(KeyReport(group, key, at(offset), lives, expires))
+                reports.append(KeyReport(group, key, encode_offset(offset), lives, expires))
                 owed.discard(key)
-                asked.discard(key)
+                requested_keys.discard(key)
                 if lives:
                     last[key] = max(last.get(key, 0), expires or 0)
                     live[key] = expires or (last[key] if last[key] > now else None)
@@ -153,25 +153,25 @@ def test_asks_just_what_is_deleted_or_expired(steps: list[tuple[int, int, list[t
                 low, high = sorted(item[2:])
                 bounds = low.to_bytes(2, "big") + high.to_bytes(2, "big")
                 covered = {key for key in covered if within(key, bounds)}
-            said.append(KeyReport(group, group, at(offset), False, None, scope, bounds))
+            reports.append(KeyReport(group, group, encode_offset(offset), False, None, scope, bounds))
             owed |= covered
         owed |= {key for key, expires in live.items() if expires is not None and expires <= now}
-        index = done(store, said, now, most)
+        index = index_reports(store, reports, now, max_requests)
         assert index.requested_keys.keys() <= owed
-        asked |= index.requested_keys.keys()
+        requested_keys |= index.requested_keys.keys()
         for _ in range(20):  # what is due at once is done in further batches of the same time
-            due = index.next_due()
-            if due is None or due > now:
+            due_at = index.next_due()
+            if due_at is None or due_at > now:
                 break
-            index = done(store, (), now, 500)
+            index = index_reports(store, (), now, 500)
             assert index.requested_keys.keys() <= owed
-            asked |= index.requested_keys.keys()
-        assert owed <= asked
+            requested_keys |= index.requested_keys.keys()
+        assert owed <= requested_keys
     now += 2 * DAY_S
-    said = [KeyReport(key[:1], key, at(offset + 1 + i), False) for i, key in enumerate(sorted(live))]
-    done(store, said, now)
+    reports = [KeyReport(key[:1], key, encode_offset(offset + 1 + i), False) for i, key in enumerate(sorted(live))]
+    index_reports(store, reports, now)
     for _ in range(50):
-        index = done(store, (), now)
+        index = index_reports(store, (), now)
         assert not index.requested_keys
         if index.next_due() is None:
             break
@@ -182,14 +182,14 @@ def test_asks_just_what_is_deleted_or_expired(steps: list[tuple[int, int, list[t
 def test_what_was_asked_is_asked_again_after_longer_and_longer() -> None:
     store = DictStore()
     group, key = name(0, 1)
-    done(store, [KeyReport(group, key, at(0), True, 10)], 0)
+    index_reports(store, [KeyReport(group, key, encode_offset(0), True, 10)], 0)
     times = []
     now = 0.0
     for _ in range(4):
-        due = KeyIndex(store, now, within).next_due()
-        assert due is not None
-        now = due
-        if done(store, (), now).requested_keys:
+        due_at = KeyIndex(store, now, within).next_due()
+        assert due_at is not None
+        now = due_at
+        if index_reports(store, (), now).requested_keys:
             times.append(now)
     assert times == [10, 70, 190, 430]
 
@@ -198,22 +198,25 @@ def test_a_time_that_one_column_outlives_is_not_forgotten() -> None:
     """A read does not show when a row without columns ends: its first event said so, and no record after it does."""
     store = DictStore()
     group, key = name(0, 1)
-    done(store, [KeyReport(group, key, at(0), True, 50)], 0)
-    done(store, [KeyReport(group, key, at(1), True, 20)], 1)
-    assert done(store, (), 20).requested_keys
-    done(store, [KeyReport(group, key, at(2), True)], 21)
+    index_reports(store, [KeyReport(group, key, encode_offset(0), True, 50)], 0)
+    index_reports(store, [KeyReport(group, key, encode_offset(1), True, 20)], 1)
+    assert index_reports(store, (), 20).requested_keys
+    index_reports(store, [KeyReport(group, key, encode_offset(2), True)], 21)
     assert KeyIndex(store, 21, within).next_due() is not None
-    assert not done(store, (), 49).requested_keys
-    assert done(store, (), 50).requested_keys
+    assert not index_reports(store, (), 49).requested_keys
+    assert index_reports(store, (), 50).requested_keys
 
 
 def test_pages_of_version_1_are_read() -> None:
     """Never change these bytes: they lie in checkpoints."""
     store = DictStore()
     group, key = name(0, 1)
-    page = "0100000000" + "00000024" + at(7).hex() + "000000000000000a" + "000000000000000a" + "00" + key.hex()
+    page = (
+        "0100000000" + "00000024" + encode_offset(7).hex() + "000000000000000a" + "000000000000000a" + "00" + key.hex()
+    )
     store.values[b"g" + group] = bytes.fromhex(page)
-    assert done(store, [KeyReport(group, group, at(8), scope="partition")], 5).requested_keys == {key: group}
+    index = index_reports(store, [KeyReport(group, group, encode_offset(8), scope="partition")], 5)
+    assert index.requested_keys == {key: group}
 
 
 def test_stored_keys_stay_byte_for_byte() -> None:
@@ -221,36 +224,40 @@ def test_stored_keys_stay_byte_for_byte() -> None:
     below = DictStore()
     for start in range(0, 3_000, 150):
         keys = [name(n % 3 // 2, n) for n in range(start, start + 200)]
-        reports = [KeyReport(group, key, at(start), True, start + 500) for group, key in keys]
-        reports += [KeyReport(group, key, at(start), False) for group, key in keys[::7]]
+        reports = [KeyReport(group, key, encode_offset(start), True, start + 500) for group, key in keys]
+        reports += [KeyReport(group, key, encode_offset(start), False) for group, key in keys[::7]]
         if start == 1_500:
-            reports.append(KeyReport(b"", b"", at(1_600), scope="table"))
+            reports.append(KeyReport(b"", b"", encode_offset(1_600), scope="table"))
         store = Pages(below)
-        done(store, reports, start, most=100)
+        index_reports(store, reports, start, max_requests=100)
         store.flush()
     store = Pages(below)
-    done(store, [KeyReport(bytes(1), bytes(1), at(3_000), scope="partition")], 3_000, most=100)
+    index_reports(
+        store, [KeyReport(bytes(1), bytes(1), encode_offset(3_000), scope="partition")], 3_000, max_requests=100
+    )
     store.flush()
     assert digest(below.values) == "17dadb671f499735f6c4765aefc60579"
 
 
 def test_a_row_that_came_after_the_marker_is_not_asked() -> None:
     store = DictStore()
-    rows = [KeyReport(*name(0, key), at(key), True) for key in range(500)]
-    marker = KeyReport(bytes([0]), bytes([0]), at(500), scope="partition")
-    again = [KeyReport(*name(0, key), at(501 + key), True) for key in range(100)]
-    index = done(store, [*rows, marker, *again], 0, most=50)
-    asked = set(index.requested_keys)
+    rows = [KeyReport(*name(0, key), encode_offset(key), True) for key in range(500)]
+    marker = KeyReport(bytes([0]), bytes([0]), encode_offset(500), scope="partition")
+    rewritten = [KeyReport(*name(0, key), encode_offset(501 + key), True) for key in range(100)]
+    index = index_reports(store, [*rows, marker, *rewritten], 0, max_requests=50)
+    requested_keys = set(index.requested_keys)
     while index.next_due() == 0:
-        index = done(store, (), 0, most=50)
-        asked |= set(index.requested_keys)
-    assert asked == {one.name for one in rows[100:]}
+        index = index_reports(store, (), 0, max_requests=50)
+        requested_keys |= set(index.requested_keys)
+    assert requested_keys == {row.name for row in rows[100:]}
 
 
 def test_a_group_of_many_keys_is_spread_over_pages() -> None:
     store = DictStore()
     for start in range(0, 20_000, 1000):
-        done(store, [KeyReport(*name(0, key), at(key), True) for key in range(start, start + 1000)], 0)
+        index_reports(
+            store, [KeyReport(*name(0, key), encode_offset(key), True) for key in range(start, start + 1000)], 0
+        )
     assert max(map(len, store.values.values())) < 30_000
-    index = done(store, [KeyReport(b"", b"", at(30_000), scope="table")], 0, most=100_000)
+    index = index_reports(store, [KeyReport(b"", b"", encode_offset(30_000), scope="table")], 0, max_requests=100_000)
     assert len(index.requested_keys) == 20_000

@@ -18,9 +18,9 @@ _steps = st.lists(st.tuples(st.sampled_from(["put", "remove", "get", "all", "bat
 
 
 @given(_steps, st.sampled_from([0, 200, 1 << 20]))
-def test_pages_are_a_store(steps: list[tuple[str, dict[bytes, bytes]]], most: int) -> None:
+def test_pages_are_a_store(steps: list[tuple[str, dict[bytes, bytes]]], max_bytes: int) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(pages, "_MAX_BYTES", most)
+        patch.setattr(pages, "_MAX_BYTES", max_bytes)
         below, wanted = DictStore(), dict[bytes, bytes]()
         store = Pages(below)
         for step, values in steps:
@@ -40,8 +40,8 @@ def test_pages_are_a_store(steps: list[tuple[str, dict[bytes, bytes]]], most: in
                     store.flush()
                     store = Pages(below)
         store.flush()
-        found = {key: v for name, page in below.values.items() if is_page(name) for key, v in entries(page).items()}
-        assert found == wanted
+        stored = {key: v for name, page in below.values.items() if is_page(name) for key, v in entries(page).items()}
+        assert stored == wanted
 
 
 def test_a_batch_reads_and_writes_each_page_once() -> None:
@@ -51,22 +51,22 @@ def test_a_batch_reads_and_writes_each_page_once() -> None:
     store.put_many(values)
     store.flush()
     assert 800 < len(below.values) < 1_200, "eight keys to a page"
-    asked: list[int] = []
+    keys_per_read: list[int] = []
 
     class Counting(DictStore):
         def get_many(self, keys: object) -> list[bytes | None]:
-            asked.append(len(keys))  # type: ignore[arg-type]
+            keys_per_read.append(len(keys))  # type: ignore[arg-type]
             return super().get_many(keys)  # type: ignore[arg-type]
 
-    again = Counting()
-    again.values = below.values
-    store = Pages(again)
+    counting_store = Counting()
+    counting_store.values = below.values
+    store = Pages(counting_store)
     for start in range(0, 8_000, 1_000):
-        some = list(values)[start : start + 1_000]
-        store.get_many(some)
-        store.put_many(dict.fromkeys(some, b"w"))
+        batch_keys = list(values)[start : start + 1_000]
+        store.get_many(batch_keys)
+        store.put_many(dict.fromkeys(batch_keys, b"w"))
     store.flush()
-    assert sum(asked) <= len(below.values)
+    assert sum(keys_per_read) <= len(below.values)
     assert Pages(below).get_many([b"r1", b"r7999", b"x"]) == [b"w", b"w", None]
 
 
