@@ -53,7 +53,6 @@ def test_no_two_public_classes_share_a_name() -> None:
 
 
 KEPT = {
-    "agent/helenus_agent/commitlog/decoder.py": "the hot loop: its names are those of the grammar in its docstring",
     "agent/helenus_agent/positions.py": "a field of a file",
     "agent/helenus_agent/status.py": "a field of `status --json`",
     "connector/helenus_connector/control/plan.py": "a field that another process reads",

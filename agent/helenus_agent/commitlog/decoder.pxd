@@ -38,11 +38,11 @@ cdef class TablePlan:
     cdef public dict column_texts
 
 @cython.locals(
-    changes=list, notes=list, problems=list, found=list, schema=bint, met=int, broken=bint, mutations=Py_ssize_t,
-    node_bytes=bytes, segment_bytes=bytes, end=Py_ssize_t, p=Py_ssize_t, left=Py_ssize_t, size=Py_ssize_t,
+    changes=list, notes=list, problems=list, decoded=list, schema=bint, met=int, broken=bint, mutations=Py_ssize_t,
+    node_bytes=bytes, segment_bytes=bytes, end=Py_ssize_t, p=Py_ssize_t, remaining=Py_ssize_t, size=Py_ssize_t,
     payload=bytes, size_crc=Py_ssize_t, raw=cython.p_const_char, after=Py_ssize_t, mark=Py_ssize_t,
     digest=bytes, position=bytes, parts=bytes,
-    part=Py_ssize_t, scope=int, last=bytes, value=bytes, heads=list, head=bytes, what=str, epochs=list,
+    part=Py_ssize_t, scope=int, last=bytes, value=bytes, heads=list, head=bytes, problem=str, epochs=list,
 )
 cpdef object decode(
     bytes data, Py_ssize_t base, bint final, dict plans, str node, long long segment, int version,
@@ -56,7 +56,7 @@ cdef bytes unflagged(bytes payload, list epochs)
     updates=cython.ulonglong, p=Py_ssize_t, start=Py_ssize_t, met=int, flagged=bint, plan=TablePlan, table=bytes,
     raw=cython.p_const_char,
 )
-cdef int mutation(bytes d, int version, dict plans, list found, list notes, list epochs) except -1
+cdef int mutation(bytes d, int version, dict plans, list decoded, list notes, list epochs) except -1
 
 @cython.locals(
     size=Py_ssize_t, partition=bytes, flags=int, low=cython.ulonglong, low_deletion=cython.ulonglong,
@@ -64,14 +64,14 @@ cdef int mutation(bytes d, int version, dict plans, list found, list notes, list
     newest=cython.longlong, expires=cython.longlong, effect=cython.longlong, expired=cython.longlong, values=list,
     key=bytes, last=bytes, raw=cython.p_const_char, opened=list, ranges=list, first=Py_ssize_t, empty=list,
     i=Py_ssize_t, index=int, scope=int, of_statics=bytes, lows=bytes, first_ttl=Py_ssize_t, low_ttl=cython.ulonglong,
-    at=Py_ssize_t,
+    row_start=Py_ssize_t,
 )
 cdef Py_ssize_t update(
-    bytes d, Py_ssize_t start, Py_ssize_t p, TablePlan plan, list found, list notes
+    bytes d, Py_ssize_t start, Py_ssize_t p, TablePlan plan, list decoded, list notes
 ) except -1
 
 @cython.locals(
-    headers=list, i=Py_ssize_t, known=tuple, first=Py_ssize_t, count=cython.ulonglong, named=list, size=Py_ssize_t,
+    headers=list, i=Py_ssize_t, header_met=tuple, first=Py_ssize_t, count=cython.ulonglong, named=list, size=Py_ssize_t,
     name=bytes, names=list, header=tuple, column=tuple, raw=cython.p_const_char,
 )
 cdef tuple columns(bytes d, Py_ssize_t p, TablePlan plan, Py_ssize_t start)
@@ -86,12 +86,12 @@ cdef (long long, long long, long long, long long, Py_ssize_t) row(
     bytes d, Py_ssize_t p, int flags, unsigned long long low, unsigned long long low_deletion, tuple columns
 )
 
-@cython.locals(missing=cython.ulonglong, count=Py_ssize_t, few=bint, left=cython.ulonglong, column=cython.ulonglong, i=Py_ssize_t)
+@cython.locals(missing=cython.ulonglong, count=Py_ssize_t, few=bint, listed=cython.ulonglong, column=cython.ulonglong, i=Py_ssize_t)
 cdef tuple subset(bytes d, Py_ssize_t p, tuple columns)
 
 @cython.locals(
     kind=int, size=Py_ssize_t, _=cython.longlong, values=list, start=bytes, end=bytes, time=cython.longlong,
-    at=Py_ssize_t, gone=bytes,
+    deletion_start=Py_ssize_t, gone=bytes,
 )
 cdef Py_ssize_t marker(
     bytes d, Py_ssize_t p, TablePlan plan, unsigned long long low, list opened, list ranges
@@ -100,7 +100,7 @@ cdef Py_ssize_t marker(
 @cython.locals(out=list, data=bytes)
 cdef bytes bound(list values, bint inclusive)
 
-@cython.locals(bits=cython.ulonglong, i=Py_ssize_t, what=int, size=Py_ssize_t, part=KeyColumn, raw=cython.p_const_char)
+@cython.locals(bits=cython.ulonglong, i=Py_ssize_t, absence=int, size=Py_ssize_t, part=KeyColumn, raw=cython.p_const_char)
 cdef Py_ssize_t clustering(bytes d, Py_ssize_t p, TablePlan plan, Py_ssize_t count, list values) except -1
 
 @cython.locals(delta=cython.ulonglong, _=cython.ulonglong)
@@ -123,7 +123,7 @@ cdef bytes cells(TablePlan plan, bytes columns, bytes lows, bytes flags, bytes d
 @cython.locals(written=bytes)
 cdef bytes times(long long newest, long long expires)
 
-@cython.locals(rest=cython.ulonglong, size=Py_ssize_t, raw=cython.p_uchar)
+@cython.locals(zigzag=cython.ulonglong, size=Py_ssize_t, raw=cython.p_uchar)
 cdef bytes long_bytes(long long value)
 
 @cython.locals(first=int, size=int, value=cython.ulonglong)

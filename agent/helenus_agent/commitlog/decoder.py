@@ -123,7 +123,7 @@ _NONE_EMPTY: list[bytes] = []
 # Where a long is written in C.
 _SCRATCH = bytearray(10)
 
-Found = tuple[int, bytes, bytes, int, bytes]
+DecodedChange = tuple[int, bytes, bytes, int, bytes]
 Column = tuple[int, int]
 Header = tuple[bytes, tuple[Column, ...], bytes]
 
@@ -287,7 +287,7 @@ def decode(
     changes: list[tuple[int, bytes, bytes, bytes]] = []
     notes: list[str] = []
     problems: list[tuple[int, str]] = []
-    found: list[Found] = []
+    decoded: list[DecodedChange] = []
     epochs: list[int] = []
     unknown: UnknownSchema | None = None
     schema = False
@@ -300,24 +300,24 @@ def decode(
     end = len(data)
     p = 0
     while p < end and len(changes) < max_changes:
-        left = end - p
+        remaining = end - p
         size = size_crc = 0
-        if left >= 8 and _compiled:
+        if remaining >= 8 and _compiled:
             size = u32(data, p)
             size_crc = u32(data, p + 4)
-        elif left >= 8:
+        elif remaining >= 8:
             size, size_crc = _FRAME.unpack_from(data, p)
-        if live and (left < 12 + size or size < 10):
+        if live and (remaining < 12 + size or size < 10):
             break
-        if left < 12 + size or size < 10:
+        if remaining < 12 + size or size < 10:
             # Less than an entry: more is to come, or it is the padding of the end, or a size that can't be.
-            if data.count(b"\0", p) == left and (final or left >= 4):
+            if data.count(b"\0", p) == remaining and (final or remaining >= 4):
                 if not padded:
                     problems.append((base + p, "zeros where an entry was"))
                     broken = True
                 p = end
-            elif final or (left >= 8 and (size < 10 or crc32(raw[p : p + 4]) != size_crc)):
-                problems.append((base + p, f"an entry of {size} bytes with {left} left"))
+            elif final or (remaining >= 8 and (size < 10 or crc32(raw[p : p + 4]) != size_crc)):
+                problems.append((base + p, f"an entry of {size} bytes with {remaining} left"))
                 broken = True
             break
         payload = raw[p + 8 : p + 8 + size]
@@ -333,7 +333,7 @@ def decode(
             continue
         mark = len(notes)
         try:
-            met = mutation(payload, version, plans, found, notes, epochs)
+            met = mutation(payload, version, plans, decoded, notes, epochs)
             schema = met == _SCHEMA
             if met == _HIDDEN:
                 problems.append((base + p, "a batch over an unknown table, which hides what follows it"))
@@ -342,28 +342,28 @@ def decode(
             del notes[mark:]
             break
         except (IndexError, Corrupt) as error:
-            what = str(error) if isinstance(error, Corrupt) else "a mutation that ends too early"
+            problem = str(error) if isinstance(error, Corrupt) else "a mutation that ends too early"
             first = plans.get(payload[2:18] if version >= _FLAGGED else payload[1:17])
-            problems.append((base + p, what if first is None else f"{what}, table {first.name or 'a view'}"))
+            problems.append((base + p, problem if first is None else f"{problem}, table {first.name or 'a view'}"))
             del notes[mark:]
-            found.clear()
+            decoded.clear()
         mutations += 1
         p = after
-        if found:
+        if decoded:
             digest = md5(unflagged(payload, epochs) if version >= _FLAGGED else payload).hexdigest().encode()
             position = long_bytes(base + after)
-            if len(found) == 1:
-                index, partition, key, scope, last = found[0]
+            if len(decoded) == 1:
+                index, partition, key, scope, last = decoded[0]
                 value = b"".join((b"\2@", digest, heads[scope], position, last))
                 changes.append((index, partition, key, value))
             else:
-                parts = long_bytes(len(found))
-                for part in range(len(found)):
-                    index, partition, key, scope, last = found[part]
+                parts = long_bytes(len(decoded))
+                for part in range(len(decoded)):
+                    index, partition, key, scope, last = decoded[part]
                     head = b"".join((node_bytes, _SCOPES[scope], long_bytes(part), parts, segment_bytes))
                     value = b"".join((b"\2@", digest, head, position, last))
                     changes.append((index, partition, key, value))
-            found.clear()
+            decoded.clear()
         if schema:
             break
     return DecodedBatch(changes, p, mutations, notes, problems, broken, schema, unknown)
@@ -385,9 +385,14 @@ def unflagged(payload: bytes, epochs: list[int]) -> bytes:
 
 
 def mutation(
-    d: bytes, version: int, plans: dict[bytes, TablePlan], found: list[Found], notes: list[str], epochs: list[int]
+    d: bytes,
+    version: int,
+    plans: dict[bytes, TablePlan],
+    decoded: list[DecodedChange],
+    notes: list[str],
+    epochs: list[int],
 ) -> int:
-    """Walk a mutation; what it changes goes to `found`, reasons for skipping to `notes`, the bounds of its tables'
+    """Walk a mutation; what it changes goes to `decoded`, reasons for skipping to `notes`, the bounds of its tables'
     epochs to `epochs`, which is cleared first.
 
     Returns _SCHEMA if it is of the schema, _HIDDEN if something in it can't be reached, else 0.
@@ -433,13 +438,13 @@ def mutation(
                 notes.append(plan.reason)
             if updates == 0:
                 return met
-        p = update(d, start, p, plan, found, notes)
+        p = update(d, start, p, plan, decoded, notes)
     if p != len(d):
         raise Corrupt(f"{len(d) - p} bytes after a mutation")
     return met
 
 
-def update(d: bytes, start: int, p: int, plan: TablePlan, found: list[Found], notes: list[str]) -> int:
+def update(d: bytes, start: int, p: int, plan: TablePlan, decoded: list[DecodedChange], notes: list[str]) -> int:
     """Walk the update whose table id is at `start` and whose key at `p`; returns the offset after it."""
     size = d[p]
     p += 1
@@ -475,7 +480,7 @@ def update(d: bytes, start: int, p: int, plan: TablePlan, found: list[Found], no
 
     emits = plan.index >= 0
     prefix = b""
-    first = len(found)
+    first = len(decoded)
     empty: list[bytes] = [] if len(plan.partition) > 1 else _NONE_EMPTY
     if emits:
         try:
@@ -485,24 +490,24 @@ def update(d: bytes, start: int, p: int, plan: TablePlan, found: list[Found], no
             plan.malformed += 1
             emits = False
     if flags & 4:
-        at = p
+        row_start = p
         newest, p = deletion(d, p, low)
         if emits:
             last = tail(newest, _NEVER, _GONE, _NEVER)
             if plan.cells:
-                last += cells(plan, header[2], lows, b"", raw[at:p])
-            found.append((plan.index, partition, prefix + bytes(len(plan.clustering)), _PARTITION, last))
+                last += cells(plan, header[2], lows, b"", raw[row_start:p])
+            decoded.append((plan.index, partition, prefix + bytes(len(plan.clustering)), _PARTITION, last))
     if flags & 8:
         row_flags = d[p]
         if row_flags & 131 != 128 or not d[p + 1] & 1:
             raise Corrupt("a static row that is none")
-        at = p + 2
-        newest, expires, effect, expired, p = row(d, at, row_flags, low, low_deletion, statics)
+        row_start = p + 2
+        newest, expires, effect, expired, p = row(d, row_start, row_flags, low, low_deletion, statics)
         if emits:
             last = tail(newest, expires, effect, expired)
             if plan.cells:
-                last += cells(plan, of_statics, lows, raw[at - 2 : at - 1], raw[at:p])
-            found.append((plan.index, partition, prefix + bytes(len(plan.clustering)), _STATIC, last))
+                last += cells(plan, of_statics, lows, raw[row_start - 2 : row_start - 1], raw[row_start:p])
+            decoded.append((plan.index, partition, prefix + bytes(len(plan.clustering)), _STATIC, last))
     if flags & 16:
         p += _SIZES[d[p]]
     values: list[bytes | None] = []
@@ -514,9 +519,9 @@ def update(d: bytes, start: int, p: int, plan: TablePlan, found: list[Found], no
             if opened:
                 raise Corrupt("a range that is not closed")
             if empty:
-                for i in range(first, len(found)):
-                    index, partition, key, scope, last = found[i]
-                    found[i] = (index, partition, b"".join((key, *empty)), scope, last)
+                for i in range(first, len(decoded)):
+                    index, partition, key, scope, last = decoded[i]
+                    decoded[i] = (index, partition, b"".join((key, *empty)), scope, last)
             return p
         if row_flags & 2:
             if opened is None:
@@ -527,7 +532,7 @@ def update(d: bytes, start: int, p: int, plan: TablePlan, found: list[Found], no
                 last = ranges[0]
                 if plan.cells:
                     last += cells(plan, header[2], lows, b"", ranges[1])
-                found.append((plan.index, partition, prefix + bytes(len(plan.clustering)), _RANGE, last))
+                decoded.append((plan.index, partition, prefix + bytes(len(plan.clustering)), _RANGE, last))
             continue
         if row_flags & 128:
             if d[p] & 1:
@@ -535,19 +540,19 @@ def update(d: bytes, start: int, p: int, plan: TablePlan, found: list[Found], no
             p += 1
         values.clear()
         p = clustering(d, p, plan, len(plan.clustering), values)
-        at = p
+        row_start = p
         newest, expires, effect, expired, p = row(d, p, row_flags, low, low_deletion, regulars)
         if emits:
             last = tail(newest, expires, effect, expired)
             if plan.cells:
-                last += cells(plan, header[2], lows, _BYTES[row_flags], raw[at:p])
+                last += cells(plan, header[2], lows, _BYTES[row_flags], raw[row_start:p])
             try:
                 key = clustering_key(prefix, values, plan)
             except (ValueError, IndexError):
                 notes.append("malformed_key")
                 plan.malformed += 1
                 continue
-            found.append((plan.index, partition, key, _ROW, last))
+            decoded.append((plan.index, partition, key, _ROW, last))
 
 
 def columns(d: bytes, p: int, plan: TablePlan, start: int) -> Header:
@@ -558,12 +563,12 @@ def columns(d: bytes, p: int, plan: TablePlan, start: int) -> Header:
     """
     headers = plan.headers
     for i in range(len(headers)):
-        known = headers[i]
-        if d.startswith(known[0], p):
+        header_met = headers[i]
+        if d.startswith(header_met[0], p):
             if i:
                 headers[i] = headers[i - 1]
-                headers[i - 1] = known
-            return known
+                headers[i - 1] = header_met
+            return header_met
     raw = d
     first = p
     count, p = vint(d, p)
@@ -708,9 +713,9 @@ def subset(d: bytes, p: int, columns: tuple[Column, ...]) -> tuple[tuple[Column,
         raise Corrupt("more columns missing than there are")
     named = set()
     few = count - missing < count // 2
-    left = count - missing if few else missing
-    while left:
-        left -= 1
+    listed = count - missing if few else missing
+    while listed:
+        listed -= 1
         column, p = vint(d, p)
         named.add(column)
     return tuple([columns[i] for i in range(count) if (i in named) == few]), p
@@ -733,9 +738,9 @@ def marker(d: bytes, p: int, plan: TablePlan, low: int, opened: list[tuple[bytes
         if not opened:
             raise Corrupt("a range that ends and did not start")
         start, time = opened.pop()
-        at = p
+        deletion_start = p
         _, p = deletion(d, p, low)
-        gone = d[at:p]
+        gone = d[deletion_start:p]
         end = bound(values, kind == 5 or kind == 6)
         ranges.append(b"".join((times(time, _NEVER), start, end, _OF_RANGE)))
         ranges.append(gone)
@@ -771,11 +776,11 @@ def clustering(d: bytes, p: int, plan: TablePlan, count: int, values: list[bytes
             p += 1
             if bits > 127:
                 bits, p = vint(d, p - 1)
-        what = bits & 3
+        absence = bits & 3
         bits >>= 2
-        if what:
+        if absence:
             if values is not None:
-                values.append(b"" if what == 1 else None)
+                values.append(b"" if absence == 1 else None)
             continue
         part = plan.clustering[i]
         size = part.fixed
@@ -889,31 +894,31 @@ def times(newest: int, expires: int) -> bytes:
 
 def long_bytes(value: int) -> bytes:
     """Return an Avro int or long: zigzag, seven bits a byte, low ones first."""
-    rest = (value << 1) ^ (value >> 63)
-    if rest < 0x4000:
-        return _LAST[rest]
+    zigzag = (value << 1) ^ (value >> 63)
+    if zigzag < 0x4000:
+        return _LAST[zigzag]
     if _compiled:
         raw = _SCRATCH
         size = 0
-        while rest > 0x7F:
-            raw[size] = rest & 0x7F | 0x80
-            rest >>= 7
+        while zigzag > 0x7F:
+            raw[size] = zigzag & 0x7F | 0x80
+            zigzag >>= 7
             size += 1
-        raw[size] = rest
+        raw[size] = zigzag
         return raw[: size + 1]  # type: ignore[return-value] # in C it is a pointer, and a slice of it is bytes
-    if rest < 0x10000000:
-        return _PAIRS[rest & 0x3FFF] + _LAST[rest >> 14]
-    return _PAIRS[rest & 0x3FFF] + _PAIRS[rest >> 14 & 0x3FFF] + long_rest(rest >> 28)
+    if zigzag < 0x10000000:
+        return _PAIRS[zigzag & 0x3FFF] + _LAST[zigzag >> 14]
+    return _PAIRS[zigzag & 0x3FFF] + _PAIRS[zigzag >> 14 & 0x3FFF] + long_rest(zigzag >> 28)
 
 
 @lru_cache(64)
-def long_rest(rest: int) -> bytes:
+def long_rest(high_bits: int) -> bytes:
     """Return the bytes after the first 28 bits of a long: for times they stay the same for minutes."""
     out = []
-    while rest > 0x3FFF:
-        out.append(_PAIRS[rest & 0x3FFF])
-        rest >>= 14
-    out.append(_LAST[rest])
+    while high_bits > 0x3FFF:
+        out.append(_PAIRS[high_bits & 0x3FFF])
+        high_bits >>= 14
+    out.append(_LAST[high_bits])
     return b"".join(out)
 
 
