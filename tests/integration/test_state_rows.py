@@ -255,7 +255,7 @@ def test_rows_of_before_and_events_without_cells_are_read(pipeline: Pipeline, se
         session.execute(f"DELETE FROM {table} USING TIMESTAMP {write_time} WHERE {row}")
         session.execute(f"INSERT INTO {table} (p, c, d) VALUES (9, {c}, 'key') USING TTL {1 + c % 3 * 1000}")
     agrees(pipeline, session, table, COLUMNS)
-    assert pipeline.connector.total("helenus_connector_statements_total", connector="merged-light") > 300
+    assert pipeline.connector.total("helenus_connector_keys_read_total", connector="merged-light") > 300
     status, out, error_output = verify(pipeline, table, "--patience", "5")
     assert status == 0, (out, error_output)
 
