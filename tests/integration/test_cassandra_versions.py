@@ -140,7 +140,7 @@ def test_every_mode(run: Run) -> None:
         write_rows(session, table, 100, seed)
     insert_every_type(session, types, run.types, 100)
     session.execute(f"INSERT INTO {types} (k) VALUES (101)")
-    session.execute(f"UPDATE {types} USING TTL 5 SET n = 7 WHERE k = 1")
+    session.execute(f"UPDATE {types} USING TTL 100000 SET n = 7 WHERE k = 1")
     session.execute(f"UPDATE {types} SET te = 'applied' WHERE k = 2 IF n = -2147483648")
     session.execute(f"ALTER TABLE {types} ADD later text")
     session.execute(f"UPDATE {types} SET later = 'x' WHERE k = 3")
