@@ -86,6 +86,7 @@ VERSIONS = {
             "commitlog_total_space_in_mb": 2,
             "memtable_allocation_type": "heap_buffers",
             "start_native_transport": True,
+            "start_rpc": False,
         },
         protocol=4,
         patched=True,
