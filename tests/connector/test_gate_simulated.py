@@ -324,7 +324,8 @@ class Connector:
         gate._replicas.check()  # as a stage does
         gate_batch = gate.begin_batch(CODEC, 0.0, waits)
         admitted, intake = list(gate_batch.admit(events)), gate_batch.intake
-        verified, unseen = [], []
+        verified: list[AdmittedChange] = []
+        unseen: list[AdmittedChange] = []
         ends = {
             p: max([self.done_until[p], self.offsets[p], *(e.offset + 1 for e in events if e.partition == p)])
             for p in range(PARTITIONS)
@@ -346,7 +347,7 @@ class Connector:
                 assert world.has_expired(truth), "released before its time"
                 out.append((truth, "released"))
             else:
-                self._is_at_its_level(admitted_change, truth, ends[admitted_change.event.partition])
+                self._assert_at_its_level(truth, ends[admitted_change.event.partition])
                 out.append((truth, "level"))
         for truth, how in out:
             truth.published.append(how)  # flushed
@@ -377,7 +378,7 @@ class Connector:
         self.dies()
         return gate_state
 
-    def _is_at_its_level(self, admitted_change: AdmittedChange, truth: Truth, end: int) -> None:
+    def _assert_at_its_level(self, truth: Truth, end: int) -> None:
         nodes = {node for offset, reporters in truth.reported.items() if offset < end for node in reporters}
         went_on = any(how in ("verified", "released", "level") for how in truth.published)
         assert went_on or self.world.was_met(truth.key, nodes), f"below its level, of {sorted(nodes)}"

@@ -75,7 +75,7 @@ class Cassandra(Model):
         return sorted(row.get(name, {}).items(), key=lambda item: uuid.UUID(bytes=item[0]).time)
 
     def statement(self, *, is_before: bool) -> Update:
-        """One at random. Its effect is there once `later` is done. `is_before`: there will be no event of it."""
+        """Return one at random; `apply_writes` applies it. `is_before`: there will be no event of it."""
         chance, now = self.chance, self.now
         k, c = map(chance.randrange, self.keys)
         write_time = now * 10**6 + chance.choice([0, 0, 0, -5, 9, -5_000_000]) * chance.randrange(9)
