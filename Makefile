@@ -29,7 +29,7 @@ wheel: $(READY) ## Make dist/helenus-….whl, for your own machines
 
 ##@ Develop
 .PHONY: test
-test: test-unit ## The tests: first those without servers, then those with; a failing one of these is run once more alone
+test: test-unit ## The tests: first those without servers, then those with; what fails is run once more alone
 	$(BIN)/python tests/rerun_failed.py -m "integration and not cluster and not long" --durations=10 -- -n $(WORKERS) $(BY_FILE)
 
 .PHONY: test-long
@@ -43,7 +43,7 @@ test-cluster: $(READY) ## The tests on three Cassandra nodes
 
 .PHONY: test-unit
 test-unit: $(READY) ## The tests that need no server
-	$(BIN)/pytest -m "not integration and not long and not containers" -n $(UNIT_WORKERS) $(BY_FILE)
+	$(BIN)/python tests/rerun_failed.py -m "not integration and not long and not containers" -- -n $(UNIT_WORKERS) $(BY_FILE)
 
 .PHONY: check
 check: $(READY) ## Style, types, and that the house is tidy

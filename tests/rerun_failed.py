@@ -1,7 +1,7 @@
-"""pytest for tests that need servers: what fails is run once more with nothing else on the machine.
+"""pytest, and what fails is run once more with nothing else on the machine.
 
-Several stacks of servers on two cores are slow at times. A test that passes then is reported as flaky, with its name: a
-fault that is only seen at first is a fault all the same.
+Many processes on two cores are slow at times. A test that passes then is reported as flaky, with its name: a fault that
+is only seen at first is a fault all the same.
 
     python tests/rerun_failed.py ARGUMENTS OF PYTEST [-- MORE, FOR THE FIRST PASS ONLY]
 """
@@ -18,6 +18,8 @@ CACHE = Path(".pytest_cache", "again")
 REPORT = Path(".pytest_cache", "first.xml")
 TESTS_FAILED = 1
 MOST_OF_A_REASON = 500
+MOST_AGAIN = 20
+"""More failures than that are not a slow machine's."""
 
 
 def run(*arguments: str) -> int:
@@ -46,6 +48,8 @@ def main(arguments: list[str]) -> int:
     if status != TESTS_FAILED:
         return status
     before = failed()
+    if len(before) > MOST_AGAIN:
+        return status
     print(f"\nOnce more the {len(before)} that failed, one at a time:", flush=True)
     status = run("--last-failed", "--last-failed-no-failures=none", *always)
     print_reasons(REPORT)

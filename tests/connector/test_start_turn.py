@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections import deque
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
@@ -57,6 +58,7 @@ def wait(check: Any) -> None:
 def starts(monkeypatch: pytest.MonkeyPatch) -> Starts:
     monkeypatch.setattr(start_turn, "_POLL_S", 0.005)
     monkeypatch.setattr(start_turn, "_AT_ONCE", 2)
+    monkeypatch.setattr(start_turn, "_turns", deque())
     return Starts()
 
 
@@ -80,7 +82,7 @@ def test_one_that_fails_or_is_stopped_gives_its_turn_away(starts: Starts) -> Non
     assert starts.ended[3] is None
     assert 3 not in starts.under_way
     starts.begun |= {1, 2}
-    wait(lambda: 4 in starts.under_way)
+    wait(lambda: 4 in starts.under_way and -1 in starts.ended)
     assert isinstance(starts.ended[-1], ConnectionError)
     starts.stopped.add(4)
     wait(lambda: not start_turn._turns)

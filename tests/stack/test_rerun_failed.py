@@ -1,4 +1,4 @@
-"""The second pass of tests that need servers."""
+"""The second pass of tests that failed."""
 
 from __future__ import annotations
 
@@ -46,3 +46,9 @@ def test_failures_stay_failures(tmp_path: Path, tests: str, status: int) -> None
     process = rerun(tmp_path, tests)
     assert process.returncode == status
     assert ("Once more" in process.stdout, "FLAKY" in process.stdout) == (status == 1, False)
+
+
+def test_many_failures_are_no_slow_machine_s(tmp_path: Path) -> None:
+    process = rerun(tmp_path, "import pytest\n@pytest.mark.parametrize('n', range(21))\ndef test_bad(n): assert not 1")
+    assert process.returncode == 1
+    assert ("21 failed" in process.stdout, "Once more" in process.stdout) == (True, False)
