@@ -10,11 +10,13 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from cassandra import ConsistencyLevel, InvalidRequest
+from cassandra.query import SimpleStatement
 from structlog.testing import capture_logs
 
-from helenus_connector import control
 from helenus_connector.config.connector import ConnectorSettings
 from helenus_connector.config.worker import WorkerSettings
+from helenus_connector.control._obstacles import find_obstacle
 from helenus_connector.control.keyspaces import each
 from helenus_connector.control.tables import TableDefinitions
 from helenus_connector.worker import Worker
@@ -180,12 +182,39 @@ def test_write_times_that_a_node_does_not_show(state: str, releases: list[str | 
     parsed[0] = replace(parsed[0], kind="partition_key", position=0)
     table = Table("ks", "t", uuid.uuid1(), tuple(parsed), cdc=True)
     hosts = [SimpleNamespace(release_version=release) for release in releases]
-    session: Any = SimpleNamespace(cluster=SimpleNamespace(metadata=SimpleNamespace(all_hosts=lambda: hosts)))
+    metadata = SimpleNamespace(all_hosts=lambda: hosts)
+    session: Any = SimpleNamespace(cluster=SimpleNamespace(metadata=metadata), execute=lambda statement: None)
     properties = {"keyspace": "ks", "table": "t", "output.format": "json", "state": state, "query.group": "g"}
     settings = ConnectorSettings.from_properties({"name": "c", **properties}, "c")
-    error = control.tables._obstacle(settings, table, session)
+    error = find_obstacle(settings, table, session)
     assert (error is not None) == bool(refused)
     if error is not None:
         assert f"Cassandra {refused} does not show of unfrozen collections and UDTs: l, m" in error.what
     frozen = replace(table, columns=tuple(column for column in parsed if not column.type.multicell))
-    assert control.tables._obstacle(settings, frozen, session) is None
+    assert find_obstacle(settings, frozen, session) is None
+
+
+@pytest.mark.parametrize(
+    ("release", "level", "refused"),
+    [("6.0-alpha2", "QUORUM", False), ("6.0-alpha2", "LOCAL_QUORUM", True), ("5.0.9", "LOCAL_QUORUM", False)],
+)
+def test_levels_that_accord_does_not_take(release: str, level: str, refused: bool) -> None:
+    """They are named at the start, and not by each read; nodes before 6.0 are not asked."""
+
+    def execute(statement: SimpleStatement) -> None:
+        name = ConsistencyLevel.value_to_name[statement.consistency_level]
+        assert release != "5.0.9"
+        if name.startswith("LOCAL"):
+            raise InvalidRequest(f"ConsistencyLevel {name} is unsupported with Accord for read, supported are [ONE]")
+
+    column = Column("k", parse("int"), "partition_key", 0)
+    table = Table("ks", "t", uuid.uuid1(), (column, Column("v", parse("int"), "regular")), cdc=True)
+    metadata = SimpleNamespace(all_hosts=lambda: [SimpleNamespace(release_version=release)])
+    session: Any = SimpleNamespace(cluster=SimpleNamespace(metadata=metadata), execute=execute)
+    levels = {"query.consistency": level, "snapshot.consistency": "QUORUM"}
+    properties = {"keyspace": "ks", "table": "t", "output.format": "json", **levels}
+    error = find_obstacle(ConnectorSettings.from_properties({"name": "c", **properties}, "c"), table, session)
+    assert (error is not None) == refused
+    if error is not None:
+        assert f"cannot be read at {level}" in error.what
+        assert "QUORUM" in error.advice

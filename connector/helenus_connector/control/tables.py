@@ -9,18 +9,14 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import structlog
-from cassandra import DriverException, Unauthorized
+from cassandra import DriverException
 from cassandra.cluster import NoHostAvailable
 
-from helenus_connector.cassandra_rows.table_definition import GRANT
 from helenus_connector.config.column_names import check_connector, nearest
 from helenus_connector.config.connector import ConnectorSettings
-from helenus_connector.gate import levels
-from helenus_connector.gate.replicas import Replicas
+from helenus_connector.control._obstacles import check_gate, find_obstacle
 from helenus_connector.shape.encoding.registry import Registry
-from helenus_connector.shape.row.row import row_schemas
 from helenus_schemas.cql.table import Table, read_tables
-from helenus_schemas.cql.types import quote
 from helenus_schemas.errors import HelenusError, Kind
 from helenus_schemas.service.cassandra import connect
 
@@ -28,8 +24,6 @@ T = TypeVar("T")
 _log = structlog.get_logger(__name__)
 _REGISTRY_CHECK_S = 1.0
 _COLUMNS = "SELECT keyspace_name, table_name, column_name FROM system_schema.columns"
-_WITHOUT_ELEMENT_TIMES = ("3", "4")
-"""Cassandra's major versions without WRITETIME of a collection's elements: CASSANDRA-8877 is in 5.0."""
 _WITH_CDC = "SELECT keyspace_name, table_name, cdc FROM system_schema.tables"
 
 
@@ -102,7 +96,7 @@ class TableDefinitions:
         ):
             raise registry_error
         session = self._session(settings)
-        _check_gate(settings, session)
+        check_gate(settings, session)
         tables_present = [tables[name] for name in named if name in tables]
         self._warn_of_deletes(settings, tables_present)
         errors = self._wrong_columns(settings, tables_present)
@@ -135,7 +129,7 @@ class TableDefinitions:
             return HelenusError(Kind.TABLE_MISSING, missing(table_settings).what, f"{settings.keyspace}.{name}", advice)
         if name not in tables:
             return missing(table_settings, tables)
-        return _obstacle(table_settings, tables[name], session)
+        return find_obstacle(table_settings, tables[name], session)
 
     def _check_registry(self, registry: Registry) -> None:
         """Check the registry, once for connectors that are scanned in a row: each check takes a connection."""
@@ -208,56 +202,3 @@ class TableDefinitions:
             self._sessions.pop(settings.server, session).cluster.shutdown()
             problem, advice = f"cannot read the schema: {error}", "check that a node of cassandra.local.dc answers"
             raise HelenusError(Kind.CASSANDRA_READ, problem, settings.keyspace, advice) from None
-
-
-def _check_gate(settings: ConnectorSettings, session: Any) -> None:
-    """Raise HelenusError CONFIG if the keyspace can't give the gate's level."""
-    if settings.gate == "one":
-        return
-    try:
-        session.cluster.refresh_keyspace_metadata(settings.keyspace)  # this session follows no schema
-    except (DriverException, NoHostAvailable):
-        return  # transient; the next start looks again
-    levels.check_level(settings, Replicas(session, settings))
-
-
-def _check_write_times(table: Table, session: Any) -> HelenusError | None:
-    """Return TABLE_UNSUPPORTED if a node does not show the write times of some columns.
-
-    A state of rows has all columns, and reads what the log does not decide, after a TRUNCATE or a gap, for example.
-    """
-    unfrozen = [column.name for column in table.values if column.type.multicell]
-    releases = sorted(str(host.release_version) for host in session.cluster.metadata.all_hosts())
-    older = [release for release in releases if release.partition(".")[0] in _WITHOUT_ELEMENT_TIMES]
-    if not unfrozen or not older:
-        return None
-    problem = (
-        f"state=rows reads write times, which Cassandra {older[0]} does not show of unfrozen collections and UDTs: "
-        + ", ".join(unfrozen)
-    )
-    advice = "freeze them, choose state=keys, or upgrade all nodes to Cassandra 5.0"
-    return HelenusError(Kind.TABLE_UNSUPPORTED, problem, table.full_name, advice)
-
-
-def _obstacle(settings: ConnectorSettings, table: Table, session: Any) -> HelenusError | None:
-    published = table.select_columns(settings.published)
-    try:
-        row_schemas(published, settings)
-    except HelenusError as error:
-        return error
-    if settings.state == "rows" and (error_of_columns := _check_write_times(table, session)):
-        return error_of_columns
-    if settings.cassandra_username is not None:
-        keys = ", ".join(quote(column.name) for column in table.partition_key)
-        of_table = f"{quote(table.keyspace)}.{quote(table.name)}"
-        try:
-            # No row has this token: only the permission to read is checked.
-            session.execute(f"SELECT {keys} FROM {of_table} WHERE token({keys}) = {-(2**63)}")
-        except Unauthorized as error:
-            return HelenusError(Kind.CASSANDRA_AUTH, f"cannot read rows: {error}", table.full_name, GRANT)
-        except (DriverException, NoHostAvailable):
-            pass  # transient; reading rows meets it again
-    if table.cdc:
-        return None
-    advice = f"ALTER TABLE {quote(table.keyspace)}.{quote(table.name)} WITH cdc = true"
-    return HelenusError(Kind.CDC_DISABLED, "the table has no cdc = true", table.full_name, advice)
