@@ -22,7 +22,7 @@ LOGS: dict[str, Any] = {
     },
 }
 # Versions of Cassandra that have one form of it.
-VERSIONS = ("4.1", "4.0")
+VERSIONS = ("6.0", "4.1", "4.0")
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = ROOT / "agent" / "helenus_agent" / "commitlog"
 
@@ -71,12 +71,16 @@ def recordings(tmp_path_factory: pytest.TempPathFactory) -> Any:
     from agent.oracle.reader import Oracle
     from agent.oracle.recording import record
 
-    oracle = Oracle(tmp_path_factory.mktemp("oracle"))
+    @cache
+    def oracle(version: str) -> Oracle:
+        return Oracle(tmp_path_factory.mktemp(f"oracle-{version}"), version)
 
     def record_form(form: str) -> Any:
         version = form if form in VERSIONS else "5.0"
         directory = tmp_path_factory.mktemp(form)
-        return record(directory, LOGS.get(form, {}), secrets.randbits(32), oracle, version)
+        return record(
+            directory, LOGS.get(form, {}), secrets.randbits(32), oracle("6.0" if version == "6.0" else "5.0"), version
+        )
 
     return cache(record_form)
 

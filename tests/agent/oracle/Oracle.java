@@ -11,7 +11,6 @@ import java.util.ArrayList;
 import java.util.HexFormat;
 import java.util.List;
 
-import org.apache.cassandra.config.DatabaseDescriptor;
 import org.apache.cassandra.cql3.CQLFragmentParser;
 import org.apache.cassandra.cql3.CQLStatement;
 import org.apache.cassandra.cql3.CqlParser;
@@ -32,16 +31,16 @@ import org.apache.cassandra.db.rows.Row;
 import org.apache.cassandra.db.rows.Unfiltered;
 import org.apache.cassandra.db.rows.UnfilteredRowIterator;
 import org.apache.cassandra.io.util.File;
-import org.apache.cassandra.schema.Schema;
 import org.apache.cassandra.schema.SchemaTransformation;
 import org.apache.cassandra.service.ClientState;
 import org.apache.cassandra.utils.ByteBufferUtil;
 
 /**
- * What Cassandra's own reader finds in commit log segments: `Oracle <schema> <segment>...`.
+ * What Cassandra's own reader finds in commit log segments: `Oracle <schema> <segment>...`. It is compiled with the
+ * Version.java of a Cassandra, and reads segments of that one and of older ones.
  *
  * The schema is a file of CQL statements, each ended by a zero byte. A line of JSON per effect: [segment, position, MD5 of
- * the mutation's bytes, table id, partition key, scope, clustering values, start, end, write time, expiry, cells], bytes and
+ * the mutation's content, table id, partition key, scope, clustering values, start, end, write time, expiry, cells], bytes and
  * names as hex, a bound as [inclusive, values], null for what is not there. Cells: [liveness, deletion, deletions of
  * columns, cells], of these a cell as [column, path, value, write time, TTL, local deletion time]. Bytes outside the format
  * end it with an error.
@@ -49,11 +48,11 @@ import org.apache.cassandra.utils.ByteBufferUtil;
 public class Oracle extends CommitLogReader implements CommitLogReadHandler
 {
     private final PrintStream out = new PrintStream(new BufferedOutputStream(System.out, 1 << 20), false);
-    private String digest;
+    private byte[] logged;
 
     public static void main(String[] args) throws Exception
     {
-        DatabaseDescriptor.toolInitialization();
+        Version.initialize();
         for (String statement : Files.readString(Path.of(args[0])).split("\0"))
             define(statement);
         Oracle oracle = new Oracle();
@@ -66,33 +65,36 @@ public class Oracle extends CommitLogReader implements CommitLogReadHandler
     private static void define(String statement)
     {
         CQLStatement.Raw raw = CQLFragmentParser.parseAny(CqlParser::query, statement, "query");
-        Schema.instance.transform((SchemaTransformation) raw.prepare(ClientState.forInternalCalls()));
+        Version.define((SchemaTransformation) raw.prepare(ClientState.forInternalCalls()));
     }
 
     @Override
     protected void readMutation(CommitLogReadHandler handler, byte[] buffer, int size, CommitLogPosition minimum, int position,
                                 CommitLogDescriptor descriptor) throws IOException
     {
-        try
-        {
-            MessageDigest md5 = MessageDigest.getInstance("MD5");
-            md5.update(buffer, 0, size);
-            digest = HexFormat.of().formatHex(md5.digest());
-        }
-        catch (NoSuchAlgorithmException e)
-        {
-            throw new IOException(e);
-        }
+        logged = buffer;
         super.readMutation(handler, buffer, size, minimum, position, descriptor);
     }
 
     @Override
     public void handleMutation(Mutation mutation, int size, int position, CommitLogDescriptor descriptor)
     {
-        String start = "[" + descriptor.id + ',' + position + ",\"" + digest + "\",\"";
+        String start = "[" + descriptor.id + ',' + position + ",\"" + digest(mutation, size) + "\",\"";
         for (PartitionUpdate update : mutation.getPartitionUpdates())
             for (String effect : effects(update))
                 out.println(start + update.metadata().id + "\"," + hex(update.partitionKey().getKey()) + ',' + effect + ']');
+    }
+
+    private String digest(Mutation mutation, int size)
+    {
+        try
+        {
+            return HexFormat.of().formatHex(MessageDigest.getInstance("MD5").digest(Version.content(mutation, logged, size)));
+        }
+        catch (NoSuchAlgorithmException | IOException e)
+        {
+            throw new IllegalStateException(e);
+        }
     }
 
     private static List<String> effects(PartitionUpdate update)

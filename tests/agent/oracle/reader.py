@@ -19,7 +19,7 @@ from helenus_schemas.cql.table import Table
 from helenus_schemas.event import change, wire
 from helenus_schemas.event.cells import Cell, Deletion, Liveness, decode_cells
 from helenus_schemas.event.change import Bound, Scope
-from helenus_stack.cassandra import MODULES
+from helenus_stack.cassandra import MODULES, VERSIONS
 from helenus_stack.jars import fetch, read_lock
 from helenus_stack.java import java_home
 from helenus_stack.progress import Silent
@@ -62,17 +62,21 @@ class Record(NamedTuple):
 
 
 class Oracle:
-    """Oracle.java, compiled into `directory` by the Eclipse compiler that comes with Cassandra: so a JRE will do."""
+    """Oracle.java for a version of Cassandra, compiled into `directory` by the Eclipse compiler that comes with
+    Cassandra: so a JRE will do.
+    """
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, version: str) -> None:
         self._directory = directory
         self._java = str(java_home(17, Silent()) / "bin/java")
-        self._jars = fetch(read_lock("cassandra"), Silent(), resolve)
+        self._jars = fetch(read_lock(VERSIONS[version].lock), Silent(), resolve)
         jars = [jar for jar in self._jars if not jar.name.startswith(_UNFIT)]
         compiler = next(jar for jar in jars if jar.name.startswith("ecj-"))
         options = ["-17", "-nowarn", "-proc:none", "-d", str(directory), *classpath_option(jars)]
         main = "org.eclipse.jdt.internal.compiler.batch.Main"
-        self._run([*classpath_option([compiler]), main, *options, str(SOURCE)])
+        self._run(
+            [*classpath_option([compiler]), main, *options, str(SOURCE), str(SOURCE.parent / version / "Version.java")]
+        )
 
     def read(
         self, yaml: Path, schema: Sequence[str], segments: Sequence[Path], tables: Collection[UUID]

@@ -31,7 +31,7 @@ _NAMES_4_0 = {
     "commitlog_sync_period_in_ms": 200,
     "batch_size_fail_threshold_in_kb": 10 << 10,
 }
-OPTIONS: Mapping[str, Mapping[str, Override]] = {"5.0": _NAMES, "4.1": _NAMES, "4.0": _NAMES_4_0}
+OPTIONS: Mapping[str, Mapping[str, Override]] = {"6.0": _NAMES, "5.0": _NAMES, "4.1": _NAMES, "4.0": _NAMES_4_0}
 
 
 @dataclass
@@ -49,9 +49,9 @@ class Recording:
     selected: dict[UUID, Selected]
 
 
-def record(directory: Path, yaml: Mapping[str, Override], seed: int, oracle: Oracle, version: str = "5.0") -> Recording:
+def record(directory: Path, yaml: Mapping[str, Override], seed: int, oracle: Oracle, version: str) -> Recording:
     """Run a workload on a node with these settings. Its servers are gone when this returns, its files are there."""
-    is_old = version != "5.0"
+    is_old = version < "5"
     with Stack(directory, only=["cassandra"], cassandra=version, cassandra_yaml={**OPTIONS[version], **yaml}) as stack:
         status = stack.status()
         cluster = Cluster(status.contact_points, port=status.cql_port, schema_metadata_enabled=False)
