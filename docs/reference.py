@@ -81,13 +81,13 @@ def _sections(model: type[Settings]) -> Iterator[str]:
     names = next(filter(None, declared))  # of the model itself, or of the class that declares its keys
     own = [field for name, field in model.model_fields.items() if name in names]
     fields = own + [field for field in model.model_fields.values() if field not in own]
-    sections = dict.fromkeys(_about(f).section for f in fields)
+    sections = dict.fromkeys(_group(f).section for f in fields)
     for section in sorted(sections, key=EXPERT.__eq__):  # the others stay in their order
         yield f"\n### {section}\n{EXPERT_HEAD if section == EXPERT else ''}"
         # Markdown's tables begin after an empty line, or a heading.
         yield f"\n{TABLE_HEAD}" if section == EXPERT else TABLE_HEAD
-        for field in (f for f in model.model_fields.values() if _about(f).section == section):
-            if not _about(field).replaced_by:
+        for field in (f for f in model.model_fields.values() if _group(f).section == section):
+            if not _group(field).replaced_by:
                 yield f"| {' | '.join(_row(model, field))} |\n"
 
 
@@ -121,7 +121,7 @@ def _older_names(model: type[Settings]) -> dict[str, str]:
     """The older names of keys that this file has: those of one key, and those of a part of one."""
     beginnings = (*_keys(model), *model.prefixes())
     names = {name: key for name, key in model.older_names.items() if key.removesuffix("*") in beginnings}
-    parts = {field.alias or "": _about(field).replaced_by for field in model.model_fields.values()}
+    parts = {field.alias or "": _group(field).replaced_by for field in model.model_fields.values()}
     return names | {name: key for name, key in parts.items() if key}
 
 
@@ -130,7 +130,7 @@ def _row(model: type[Settings], field: FieldInfo) -> tuple[str, ...]:
     passed = f"{field.alias}." in model.prefixes()
     text = " ".join(model.texts()[field.alias].split()).replace("|", "\\|")
     key = f"`{field.alias}.*`" if passed else f"`{field.alias}`"
-    return key, text, "passed on" if passed else _type(field), _default(field), _about(field).importance.lower()
+    return key, text, "passed on" if passed else _type(field), _default(field), _group(field).importance.lower()
 
 
 def _type(field: FieldInfo) -> str:
@@ -150,14 +150,14 @@ _NAMES = {str: "text", int: "number", bool: "`true`, `false`", Path: "path", Sec
 
 
 def _bounds(field: FieldInfo) -> Iterator[str]:
-    least = [m.ge for m in field.metadata if isinstance(m, annotated_types.Ge)]
-    least += [m.gt + 1 for m in field.metadata if isinstance(m, annotated_types.Gt)]  # type: ignore[operator]
-    most = [m.le for m in field.metadata if isinstance(m, annotated_types.Le)]
-    most += [m.lt - 1 for m in field.metadata if isinstance(m, annotated_types.Lt)]  # type: ignore[operator]
-    if least:
-        yield f"from {max(least)}"  # type: ignore[type-var]
-    if most:
-        yield f"to {min(most)}"  # type: ignore[type-var]
+    lower = [m.ge for m in field.metadata if isinstance(m, annotated_types.Ge)]
+    lower += [m.gt + 1 for m in field.metadata if isinstance(m, annotated_types.Gt)]  # type: ignore[operator]
+    upper = [m.le for m in field.metadata if isinstance(m, annotated_types.Le)]
+    upper += [m.lt - 1 for m in field.metadata if isinstance(m, annotated_types.Lt)]  # type: ignore[operator]
+    if lower:
+        yield f"from {max(lower)}"  # type: ignore[type-var]
+    if upper:
+        yield f"to {min(upper)}"  # type: ignore[type-var]
 
 
 def _default(field: FieldInfo) -> str:
@@ -175,22 +175,25 @@ def _keys(model: type[Settings]) -> list[str]:
     return [field.alias or name for name, field in model.model_fields.items()]
 
 
-def _about(field: FieldInfo) -> Group:
+def _group(field: FieldInfo) -> Group:
     return next(m for m in field.metadata if isinstance(m, Group))
 
 
 def _aliases(model: type[Settings]) -> dict[str, Alias]:
-    return {key: Alias(what) if isinstance(what, str) else what for key, what in model.aliases.items()}
+    return {key: Alias(alias) if isinstance(alias, str) else alias for key, alias in model.aliases.items()}
 
 
 def debezium_keys() -> str:
     """The tables of Debezium's keys: those that set keys of ours, and those that mean nothing here."""
     used = "| theirs | the agent's | the worker's and the connector's | |\n|---|---|---|---|\n"
-    for key, of in debezium.KEYS.items():
-        if of.is_used:
-            sides = (_uses(of.agent), ", ".join(filter(None, (_uses(of.worker), _uses(of.connector)))))
-            used += f"| `{key}` | {' | '.join(sides)} | {of.why} |\n"
-    unused = {key: of.why for key, of in debezium.KEYS.items() if not of.is_used}
+    for key, translation in debezium.KEYS.items():
+        if translation.is_used:
+            sides = (
+                _uses(translation.agent),
+                ", ".join(filter(None, (_uses(translation.worker), _uses(translation.connector)))),
+            )
+            used += f"| `{key}` | {' | '.join(sides)} | {translation.why} |\n"
+    unused = {key: translation.why for key, translation in debezium.KEYS.items() if not translation.is_used}
     named = "| theirs | means nothing here: |\n|---|---|\n"
     for why in dict.fromkeys(unused.values()):
         named += f"| {', '.join(f'`{key}`' for key in unused if unused[key] == why)} | {why} |\n"
@@ -199,7 +202,7 @@ def debezium_keys() -> str:
 
 def _uses(use: Mapping[str, Any]) -> str:
     """Keys of ours, with what their values become."""
-    shown = (key if callable(of) or of == "VALUE" else f"{key}={of}" for key, of in use.items())
+    shown = (key if callable(value) or value == "VALUE" else f"{key}={value}" for key, value in use.items())
     return ", ".join(f"`{text}`" for text in shown)
 
 
@@ -246,18 +249,18 @@ def monitoring(page: str) -> str:
         "### Other events": other,
     }
     lines = page.splitlines()
-    places = {heading: _table_of(lines, heading) for heading in tables}
+    slices = {heading: _table_of(lines, heading) for heading in tables}
     notes = {}
-    for place in places.values():
-        for line in lines[place]:
+    for rows in slices.values():
+        for line in lines[rows]:
             name, *_, note = (cell.strip() for cell in re.split(r"(?<!\\)\|", line)[1:-1])
             notes[name] = note
     names = {row[0] for rows in tables.values() for row in rows}
     if gone := [name for name, note in notes.items() if note and name not in names]:
         raise ValueError(f"the code does not have {', '.join(gone)}: rename or remove these rows of monitoring.md")
-    # From the last one: those before keep their places.
-    for heading, place in sorted(places.items(), key=lambda item: -item[1].start):
-        lines[place] = [f"| {' | '.join(row)} | {notes.get(row[0], '')} |" for row in tables[heading]]
+    # From the last one: the slices of those before stay right.
+    for heading, rows in sorted(slices.items(), key=lambda item: -item[1].start):
+        lines[rows] = [f"| {' | '.join(row)} | {notes.get(row[0], '')} |" for row in tables[heading]]
     return "\n".join(lines) + "\n"
 
 
@@ -324,15 +327,17 @@ def _cell(text: str) -> str:
     return " ".join(text.split()).replace("|", "\\|")
 
 
+def _write_between(name: str, start: str, text: str) -> None:
+    """Write what stands in a page from `start` to the next heading of the second level again."""
+    path = Path(__file__).with_name(name)
+    before, _, old = path.read_text(encoding="utf-8").partition(start)
+    *_, after = old.partition("\n## ")
+    path.write_text(f"{before}{text}\n## {after}", encoding="utf-8")
+
+
 if __name__ == "__main__":
     Path(__file__).with_name("configuration.md").write_text(page(), encoding="utf-8")
-    theirs = Path(__file__).with_name("debezium.md")
-    before, _, rest = theirs.read_text(encoding="utf-8").partition("| theirs | the agent's |")
-    *_, after = rest.partition("\n## ")
-    theirs.write_text(f"{before}{debezium_keys()}\n## {after}", encoding="utf-8")
-    theirs = Path(__file__).with_name("datastax.md")
-    before, _, rest = theirs.read_text(encoding="utf-8").partition("### The agent's arguments")
-    *_, after = rest.partition("\n## ")
-    theirs.write_text(f"{before}{datastax_keys()}\n## {after}", encoding="utf-8")
-    ours = Path(__file__).with_name("monitoring.md")
-    ours.write_text(monitoring(ours.read_text(encoding="utf-8")), encoding="utf-8")
+    _write_between("debezium.md", "| theirs | the agent's |", debezium_keys())
+    _write_between("datastax.md", "### The agent's arguments", datastax_keys())
+    monitoring_page = Path(__file__).with_name("monitoring.md")
+    monitoring_page.write_text(monitoring(monitoring_page.read_text(encoding="utf-8")), encoding="utf-8")

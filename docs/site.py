@@ -30,22 +30,22 @@ def main() -> int:
     pages |= {path: str(path.relative_to(ROOT / "docs")) for path in sorted((ROOT / "docs").rglob("*.md"))}
     for path, target in pages.items():
         text = LINK.sub(lambda link, path=path: _link(path, link, pages), path.read_text(encoding="utf-8"))  # type: ignore[misc]
-        place = SOURCE / target
-        place.parent.mkdir(parents=True, exist_ok=True)
-        place.write_text(text, encoding="utf-8")
+        page = SOURCE / target
+        page.parent.mkdir(parents=True, exist_ok=True)
+        page.write_text(text, encoding="utf-8")
     for picture in (ROOT / "docs").rglob("*.png"):
-        place = SOURCE / picture.relative_to(ROOT / "docs")
-        place.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copy(picture, place)
+        copy = SOURCE / picture.relative_to(ROOT / "docs")
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(picture, copy)
     command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--config-file", "docs/mkdocs.yml"]
-    done = subprocess.run(command, cwd=ROOT, env={**os.environ, "NO_MKDOCS_2_WARNING": "1"}).returncode
-    for path in () if done else sorted(SITE.rglob("*.html")):
-        if found := OUTSIDE.search(path.read_text(encoding="utf-8")):
-            print(f"{path} asks another host: {found[0]}", file=sys.stderr)
+    exit_code = subprocess.run(command, cwd=ROOT, env={**os.environ, "NO_MKDOCS_2_WARNING": "1"}).returncode
+    for path in () if exit_code else sorted(SITE.rglob("*.html")):
+        if match := OUTSIDE.search(path.read_text(encoding="utf-8")):
+            print(f"{path} asks another host: {match[0]}", file=sys.stderr)
             return 1
-    if not done:
+    if not exit_code:
         print(f"built; to read it: {sys.executable} -m http.server --directory {SITE.relative_to(ROOT)}")
-    return done
+    return exit_code
 
 
 def _link(page: Path, link: re.Match[str], pages: dict[Path, str]) -> str:

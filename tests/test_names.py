@@ -13,7 +13,7 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 PACKAGES = ("agent/helenus_agent", "connector/helenus_connector", "schemas/helenus_schemas", "sinks/helenus_sinks")
-OTHERS = ("compose/helenus_stack", "bench", "sinks/recipes", "tests")
+OTHERS = ("compose/helenus_stack", "bench", "docs", "sinks/recipes", "tests")
 VAGUE = frozenset(
     "about again asked at done due found given held kept known left most of one place rest said some taken what work "
     "works".split()
