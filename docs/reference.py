@@ -9,6 +9,7 @@ and log calls.
 from __future__ import annotations
 
 import ast
+import itertools
 import re
 import types
 from collections.abc import Iterator, Mapping, Sequence
@@ -22,6 +23,7 @@ from pydantic import SecretStr
 from pydantic.fields import FieldInfo
 
 from helenus_agent import metrics as agent_metrics
+from helenus_agent.aliases import ALIASES as AGENT_ALIASES
 from helenus_agent.aliases import ENVIRONMENT, ON_PULSAR
 from helenus_agent.config import AgentSettings
 from helenus_connector import metrics as connector_metrics
@@ -35,30 +37,34 @@ from helenus_schemas.settings.model import EXPERT, Alias, Group, Settings
 
 HEAD = """# Configuration
 
-Java properties files: one for each agent, one for each worker, one for each connector. This page is generated from the
-models that read them (`make reference`). `helenus-agent validate` and `helenus-connector validate` check files against
-these models, without any server, and list all wrong values at once. Examples: [agent](../agent/agent.properties),
-[worker](../connector/worker.properties), [table](../connector/table.properties).
+Java properties files: one for each agent, one for each worker, one for each connector. `helenus-agent validate` and
+`helenus-connector validate` check files without any server, and list all wrong values at once. Examples:
+[agent](../agent/agent.properties), [worker](../connector/worker.properties),
+[table](../connector/table.properties). This page is generated from the models that read the files (`make reference`).
 
 - A value may hold `${env:NAME}`, an environment variable, or `${file:PATH:KEY}`, a key of another properties file.
   Write secrets this way. No secret, literal or referred to, is ever shown in messages, in the log, over REST or in
-  process lists. (The exception are `spark.*.extraJavaOptions` in process lists: a JVM takes them on its command line.)
-- Durations end in `.ms`. Lists are separated by commas. Where a key ends in `.*`, keys under this prefix are passed on
-  unchanged, to the library or server that the line names.
-- Older names of keys, and keys of other products that mean the same, are accepted: [Other names](#other-names).
-  Files of Debezium's connector for Cassandra are read as they are: [debezium.md](debezium.md).
+  process lists, except `spark.*.extraJavaOptions` in process lists: a JVM takes them on its command line.
+- Durations end in `.ms`. Lists are separated by commas. Keys under `NAME.*` are passed on unchanged.
+- [Older names and keys of other products](#other-names) are accepted.
 """
 EXPERT_HEAD = """\
-No deployment should have to set these margins, bounds and intervals, and a wrong value costs rows, memory
-or speed: set one only where an error, a log event or a page of this documentation names it.
+The defaults suit every deployment, and a wrong value costs rows, memory or speed: set a key only where an error, a log
+event or a page of this documentation names it.
 """
 NAMES_HEAD = """
 ## Other names
-The worker's names are those of Kafka Connect's workers, and the agent has the same for the same things. An older name
-loads as its key does. If a file has both, with different values, the error names both. A key of another product is
-taken with a warning that names the key to use; if a file has that key too, the key of the other product does not count.
+The worker's names are those of Kafka Connect's workers; the agent has the same for the same things.
+
+- **An older name** loads as its key. A file may not have both with different values.
+- **A key of another product** is accepted with a warning that names the key to use, which takes precedence. Keys of
+  DataStax CDC are in [datastax.md](datastax.md#key-by-key).
+- **Files of Debezium's connector for Cassandra** are read as they are: [debezium.md](debezium.md).
 """
-TABLE_HEAD = "| key | what it is | type | default | importance |\n|---|---|---|---|---|\n"
+CONVERTERS = "In both tables `…NAME` is `key.converter.NAME` and `value.converter.NAME`.\n\n"
+TABLE_HEAD = "| key | what it is | values | default |\n|---|---|---|---|\n"
+Row = tuple[str, ...]
+"""Cells of a row of a table. The first is the name."""
 COMMANDS: tuple[tuple[str, str, type[Settings]], ...] = (
     ("The agent", "`helenus-agent agent.properties`", AgentSettings),
     ("The worker", "`helenus-connector worker.properties table.properties ...`: the first file.", WorkerSettings),
@@ -71,28 +77,46 @@ COMMANDS: tuple[tuple[str, str, type[Settings]], ...] = (
 
 
 def page() -> str:
-    """The whole page."""
+    """Return the text of configuration.md."""
     parts = (f"\n## {title}\n{intro}\n{''.join(_sections(model))}" for title, intro, model in COMMANDS)
     return HEAD + "".join(parts) + "".join(_other_names())
 
 
 def _sections(model: type[Settings]) -> Iterator[str]:
+    """Yield the sections of a file's keys. Keys that the agent has too are shown there alone."""
+    agent = {} if model is AgentSettings else _rows(AgentSettings)
+    for section, rows in _rows(model).items():
+        new = [row for row in rows.values() if row not in agent.get(section, {}).values()]
+        intro = EXPERT_HEAD if section == EXPERT else ""
+        if len(new) < len(rows):
+            assert agent[section].keys() <= rows.keys(), section
+            intro = f"As [the agent's](#{section.lower()}){', with:' if new else '.'}\n"
+        # Markdown's tables begin after an empty line, or a heading.
+        head = ("\n" if intro else "") + TABLE_HEAD if new else ""
+        yield f"\n### {section}\n{intro}{head}"
+        for cells, equal in itertools.groupby(new, key=lambda row: row[1:]):
+            yield f"| {' | '.join((', '.join(row[0] for row in equal), *cells))} |\n"
+
+
+def _rows(model: type[Settings]) -> dict[str, dict[str, Row]]:
+    """Return the rows of a file's keys, by section and key."""
     declared = (vars(base).get("__annotations__", {}).keys() & model.model_fields.keys() for base in model.__mro__)
     names = next(filter(None, declared))  # of the model itself, or of the class that declares its keys
     own = [field for name, field in model.model_fields.items() if name in names]
     fields = own + [field for field in model.model_fields.values() if field not in own]
     sections = dict.fromkeys(_group(f).section for f in fields)
-    for section in sorted(sections, key=EXPERT.__eq__):  # the others stay in their order
-        yield f"\n### {section}\n{EXPERT_HEAD if section == EXPERT else ''}"
-        # Markdown's tables begin after an empty line, or a heading.
-        yield f"\n{TABLE_HEAD}" if section == EXPERT else TABLE_HEAD
-        for field in (f for f in model.model_fields.values() if _group(f).section == section):
-            if not _group(field).replaced_by:
-                yield f"| {' | '.join(_row(model, field))} |\n"
+    rows: dict[str, dict[str, Row]] = {section: {} for section in sorted(sections, key=EXPERT.__eq__)}  # it is the last
+    for field in model.model_fields.values():
+        if not _group(field).replaced_by:
+            row = _row(model, field)
+            rows[_group(field).section][row[0]] = row
+    return rows
 
 
 def _other_names() -> Iterator[str]:
-    """The older names of keys, and those of other products: which key each stands for, or why none is needed."""
+    """Yield the older names of keys, and the keys of other products that no other page has: which key each stands for,
+    or why none is needed.
+    """
     yield NAMES_HEAD
     yield "\n### Older names\n| older | now | in the file of |\n|---|---|---|\n"
     older: dict[tuple[str, str], list[str]] = {}
@@ -102,19 +126,30 @@ def _other_names() -> Iterator[str]:
     for (name, key), files in older.items():
         yield f"| `{name}` | `{key}` | {', '.join(files)} |\n"
     for title, _, model in COMMANDS:
-        used: dict[str, list[str]] = {}
+        names: dict[tuple[str, str], list[str]] = {}
         for name, alias in _aliases(model).items():
-            if alias.use:
-                used.setdefault(alias.use, []).append(name)
+            if name not in AGENT_ALIASES and name not in DATASTAX:
+                names.setdefault((alias.use, "" if alias.use else alias.why), []).append(name)
+        used = [f"| `{use}` | {_listed(of_use)} |\n" for (use, _), of_use in names.items() if use]
         if used:
-            yield f"\n### {title}: keys of other products\n| key | also accepted |\n|---|---|\n"
-            for key, names in used.items():
-                yield f"| `{key}` | {', '.join(f'`{name}`' for name in names)} |\n"
-        unused = {key: alias for key, alias in _aliases(model).items() if not alias.use}
+            yield f"\n### {title}: keys of other products\n{CONVERTERS}| key | also accepted |\n|---|---|\n"
+            yield from used
+        unused = [f"| {_listed(ignored)} | {why} |\n" for (use, why), ignored in names.items() if not use]
         if unused:
             yield f"\n### {title}: keys of other products that are not needed\n| key | because |\n|---|---|\n"
-            for why in dict.fromkeys(alias.why for alias in unused.values()):
-                yield f"| {', '.join(f'`{key}`' for key, alias in unused.items() if alias.why == why)} | {why} |\n"
+            yield from unused
+
+
+def _listed(names: Sequence[str]) -> str:
+    """List names; one that keys and values have, as `…NAME`."""
+    shown = dict.fromkeys(f"…{name.partition('.converter.')[2]}" if _twin(name) in names else name for name in names)
+    return ", ".join(f"`{name}`" for name in shown)
+
+
+def _twin(name: str) -> str:
+    """Return the name that the setting of a converter has on the other side, of keys or of values."""
+    side, _, setting = name.partition(".converter.")
+    return f"{'value' if side == 'key' else 'key'}.converter.{setting}"
 
 
 def _older_names(model: type[Settings]) -> dict[str, str]:
@@ -125,39 +160,40 @@ def _older_names(model: type[Settings]) -> dict[str, str]:
     return names | {name: key for name, key in parts.items() if key}
 
 
-def _row(model: type[Settings], field: FieldInfo) -> tuple[str, ...]:
+def _row(model: type[Settings], field: FieldInfo) -> Row:
     assert field.alias
-    passed = f"{field.alias}." in model.prefixes()
-    text = " ".join(model.texts()[field.alias].split()).replace("|", "\\|")
-    key = f"`{field.alias}.*`" if passed else f"`{field.alias}`"
-    return key, text, "passed on" if passed else _type(field), _default(field), _group(field).importance.lower()
+    is_prefix = f"{field.alias}." in model.prefixes()
+    text = re.sub(r"docs/([\w-]+\.md)", r"[\1](\1)", _cell(model.texts()[field.alias]))
+    key = f"`{field.alias}.*`" if is_prefix else f"`{field.alias}`"
+    return key, text, "" if is_prefix else _values(field), _default(field)
 
 
-def _type(field: FieldInfo) -> str:
+def _values(field: FieldInfo) -> str:
+    """Return which values a key may have."""
     kind: Any = field.annotation
     if get_origin(kind) in (Union, types.UnionType):
         kind = next(k for k in get_args(kind) if k is not type(None))
     if get_origin(kind) is Literal:
-        return ", ".join(f"`{value}`" for value in get_args(kind))
+        return ", ".join(f"`{value}`" for value in get_args(kind) if value)
     choice = next((m.pattern for m in field.metadata if hasattr(m, "pattern")), "")
     if choice:
         return ", ".join(f"`{value}`" for value in choice.strip("^()$").split("|"))
-    name = "list" if get_origin(kind) is tuple else _NAMES[kind]
-    return " ".join([name, *_bounds(field)])
+    return "list" if get_origin(kind) is tuple else _bounds(field) or _NAMES[kind]
 
 
 _NAMES = {str: "text", int: "number", bool: "`true`, `false`", Path: "path", SecretStr: "secret"}
 
 
-def _bounds(field: FieldInfo) -> Iterator[str]:
+def _bounds(field: FieldInfo) -> str:
+    """Return the least and the greatest value of a number: `1–65535`, or `≥ 1`."""
     lower = [m.ge for m in field.metadata if isinstance(m, annotated_types.Ge)]
     lower += [m.gt + 1 for m in field.metadata if isinstance(m, annotated_types.Gt)]  # type: ignore[operator]
     upper = [m.le for m in field.metadata if isinstance(m, annotated_types.Le)]
     upper += [m.lt - 1 for m in field.metadata if isinstance(m, annotated_types.Lt)]  # type: ignore[operator]
-    if lower:
-        yield f"from {max(lower)}"  # type: ignore[type-var]
-    if upper:
-        yield f"to {min(upper)}"  # type: ignore[type-var]
+    assert lower or not upper
+    if not lower:
+        return ""
+    return f"{max(lower)}–{min(upper)}" if upper else f"≥{max(lower)}"  # type: ignore[type-var]
 
 
 def _default(field: FieldInfo) -> str:
@@ -230,8 +266,6 @@ def datastax_keys() -> str:
 ROOT = Path(__file__).resolve().parents[1]
 LEVELS = ("debug", "info", "warning", "error")
 """Of a log event, in their order. A call of `exception` logs an error."""
-Row = tuple[str, ...]
-"""The cells of a row, without the last one. The first is the name."""
 
 
 def monitoring(page: str) -> str:

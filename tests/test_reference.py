@@ -70,7 +70,7 @@ def test_expert_keys_are_the_last_section_of_each_file() -> None:
             if any(isinstance(note, Group) and note.expert for note in field.metadata)
         }
         [last] = [section for section in sections if section.startswith("Expert\n")]
-        assert last == [section for section in sections if "| importance |" in section][-1]
+        assert last == [section for section in sections if "| default |" in section][-1]
         assert set(re.findall(r"^\| `(\S+)` ", last, re.MULTILINE)) == expert != set()
 
 

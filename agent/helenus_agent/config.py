@@ -93,58 +93,56 @@ class AgentSettings(CassandraSettings, PulsarSettings, KafkaSettings, LogSetting
     cassandra_contact_points: Annotated[Hosts, AfterValidator(_single_host), Group("Cassandra", "HIGH")] = (
         "127.0.0.1",
     )
-    """The node whose commit log is read: the address where it serves CQL."""
+    """CQL address of the node whose commit log is read."""
     cassandra_local_dc: Annotated[str | None, Field(min_length=1), Group("Cassandra", "HIGH")] = None
     """The node's data centre. The agent refuses a node of another one."""
     cassandra_config: Annotated[Path | None, Group("Commit log", "HIGH")] = None
-    """The node's cassandra.yaml: it says where `cdc_raw` is, and whether CDC is on. Set this or `cdc.raw.dir`."""
+    """The node's cassandra.yaml, which names `cdc_raw` and says whether CDC is on. Set this or `cdc.raw.dir`."""
     cdc_raw_dir: Annotated[Path | None, Group("Commit log", "HIGH")] = None
-    """The directory of segments with changes; by default the one that cassandra.yaml names."""
+    """The node's `cdc_raw`; default: the one that cassandra.yaml names."""
     state_dir: Annotated[Path, Group("Agent", "HIGH")]
-    """Where the agent keeps its positions and quarantine: one directory for each agent, on a disk that persists."""
+    """Directory of positions and quarantine: one for each agent, on a persistent disk."""
     log: Annotated[Literal["kafka", "pulsar"], Group("Topics", "HIGH")] = "kafka"
     """Where events go."""
     topic_prefix: Annotated[str, AfterValidator(topic), Group("Topics")] = "events-"
     """Events of ks.table go to the topic of this name followed by `ks.table`."""
     headers: Annotated[Literal["none", "datastax"], Group("Topics", "LOW")] = "none"
-    """`datastax` adds the headers segpos, token and writetime to each event."""
+    """`datastax` adds the headers segpos, token and writetime to events."""
     topic_partitions: Annotated[int, Field(ge=1), Group("Topics", "HIGH")] = 4
     """Partitions of topics that the agent creates. They can't be changed later: size them for growth."""
     topic_creation_default_replication_factor: Annotated[ReplicationFactor, Group("Topics", "HIGH")] = -1
     """Replication factor of topics that the agent creates on Kafka. -1: the brokers' `default.replication.factor`,
-    which is 1 unless it was set."""
+    which is 1 unless set."""
     topic_retention_ms: Annotated[int, Field(ge=-1), Group("Topics")] = 7 * 24 * 3600 * 1000
-    """How long such topics keep events: longer than the connector may ever be down. -1: for ever."""
+    """How long these topics keep events: longer than the connector may ever be down. -1: for ever."""
     topic_config: Annotated[PassThrough, Group("Topics", "LOW")] = {}
-    """Other settings of such topics: `topic.config.min.insync.replicas` and others."""
+    """Other settings of these topics, such as `topic.config.min.insync.replicas`."""
     table_include_list: Annotated[Patterns, Group("Tables")] = ()
-    """Regular expressions for ks.table: of the tables with `cdc = true` only these are published. Default: all."""
+    """Regular expressions for ks.table: only these of the tables with `cdc = true` are published. Default: all."""
     table_exclude_list: Annotated[Patterns, Group("Tables")] = ()
     """Regular expressions for ks.table: these are not published."""
     cells_include_list: Annotated[Patterns, Group("Tables")] = ()
-    """Regular expressions for ks.table: events of these tables carry what the mutation says, cell by cell, for those
-    who do not read rows again. Default: none. Tables with counters have no cells."""
+    """Regular expressions for ks.table: events of these tables carry the mutation's cells, for consumers that do not
+    read rows again. Default: none. Tables with counters have no cells."""
     errors_large_event: Annotated[Literal["light"], Group("Tables", "LOW", expert=True)] = "light"
-    """What becomes of an event that is too large for its topic with its cells. `light`: it goes without them, counted,
-    and whoever needs them reads the row. There is no other way: none is left out, and no value is cut."""
+    """What becomes of an event too large for its topic with its cells. `light`: it goes without them, counted, and
+    whoever needs them reads the row."""
     transactional_tables: Annotated[TransactionalPolicy, Group("Tables", "LOW")] = "refuse"
-    """What becomes of tables of Cassandra 6.0 with a `transactional_mode`: their writes are in no commit log. `refuse`:
-    they are not followed, and the agent is not ready. `gap`: they are, and their topics receive an event of scope GAP.
-    """
+    """Tables of Cassandra 6.0 with a `transactional_mode`, whose writes are in no commit log. `refuse`: they are not
+    followed, and the agent is not ready. `gap`: they are, and their topics receive an event of scope GAP."""
     read_mode: Annotated[ReadMode, Group("Commit log")] = "marker"
-    """How far a live segment is read. `marker`: to its last sync marker. `idx`: as far as it is fsynced, by its index.
-    `eager`: beyond the last marker, as far as the entries' checksums are right.
-    """
+    """How far a live segment is read. `marker`: to its last sync marker. `idx`: as far as its index says that it is
+    fsynced. `eager`: beyond the last marker, as far as the entries' checksums are right."""
     segment_transfer: Annotated[str, AfterValidator(_transfer), Group("Commit log")] = "delete"
-    """What to do with a fully processed segment: `delete`, `archive`, or your own code as `package.module:Name`."""
+    """What happens to a fully processed segment: `delete`, `archive`, or your own code as `package.module:Name`."""
     segment_archive_dir: Annotated[Path | None, Group("Commit log", "LOW")] = None
     """Where `archive` puts segments."""
     startup_timeout_ms: Annotated[Milliseconds, Group("Agent")] = 0
-    """How long the agent waits at its start for Cassandra and the brokers before it gives up."""
+    """How long the start waits for Cassandra and the brokers."""
     poll_interval_ms: Annotated[Milliseconds, Field(ge=1, le=1000), Group("Agent", "LOW", expert=True)] = 20
-    """The pause between two looks at the live segments; at least 80 after 5 s without a write."""
+    """Pause between two looks at the live segments; at least 80 after 5 s without a write."""
     listeners: Annotated[str, AfterValidator(_check_listener), Group("Agent", "HIGH")] = ""
-    """Where `/metrics` and `/health` are served: one address, http://host:port; by default none is open."""
+    """Address of `/metrics` and `/health`, as http://host:port; default: none is open."""
     http_host: Annotated[str, AfterValidator(_check_http_host), Group("Agent", "LOW", replaced_by="listeners")] = (
         "127.0.0.1"
     )
@@ -152,7 +150,7 @@ class AgentSettings(CassandraSettings, PulsarSettings, KafkaSettings, LogSetting
     http_port: Annotated[int, Field(ge=0, lt=65536), Group("Agent", "LOW", replaced_by="listeners")] = 0
     """The port of `listeners`; 0 opens none."""
     metrics_other_products: Annotated[bool, Group("Agent", "LOW")] = True
-    """Whether `/metrics` has values under the names of DataStax's agent, Debezium and the Sidecar too."""
+    """Whether `/metrics` also uses the names of DataStax's agent, Debezium and the Sidecar."""
 
     @classmethod
     def from_properties(

@@ -50,58 +50,49 @@ class ConnectorKeys(StateSettings):
     placeholders: ClassVar[Mapping[str, Sequence[str]]] = dict.fromkeys(TOPICS, ("keyspace", "table"))
 
     name: Annotated[Name, Group("Common", "HIGH")]
-    """The connector's name: in the REST API, in metrics and in the log."""
+    """The connector's name in the REST API, in metrics and in the log."""
     connector_class: Annotated[str, Group("Common", "HIGH")] = CLASS
     """The class's name, also without `helenus.` or ending in `Connector`. DataStax's class names are accepted too."""
     tasks_max: Annotated[int, Field(ge=1), Group("Common", "HIGH")] = 1
     """How many partitions of the events topic are processed at once, each by one of Spark's Python workers."""
     keyspace: Annotated[Name, Group("Table", "HIGH")]
-    """The table's keyspace. In a file it may be a regular expression, which stands for a connector `NAME-KEYSPACE` for
-    each keyspace that matches and has tables with `cdc = true`.
-    """
+    """The table's keyspace. In a file, a regular expression stands for a connector `NAME-KEYSPACE` for each matching
+    keyspace that has tables with `cdc = true`."""
     table: Annotated[Name, Group("Table", "HIGH")]
-    """The table, which needs `cdc = true`; or several, as a list of names and regular expressions."""
+    """The table, which needs `cdc = true`; or a list of names and regular expressions."""
     table_refresh_interval_ms: Annotated[Milliseconds, Group("Table", "LOW", expert=True)] = 10_000
     """How often to look for new tables that match `table`."""
     query_group: Annotated[str, AfterValidator(_patterns.check_group), Group("Common", "LOW")] = "default"
-    """Connectors of one group share a streaming query of Spark. Slow tables of another group do not hold them up."""
+    """Connectors of one group share a streaming query. Slow tables of another group do not hold them up."""
     events_topic: Annotated[str, Group("Topics", "HIGH")] = ""
-    """The topic that is read; by default `events-KEYSPACE.TABLE`. With several tables put `${table}` into it.
-
-    On Pulsar a full name in the worker's tenant and namespace is accepted too.
-    """
+    """Topic to read; default: `events-KEYSPACE.TABLE`. With several tables put `${table}` into it. On Pulsar a full
+    name in the worker's tenant and namespace is accepted too."""
     data_topic: Annotated[str, Group("Topics", "HIGH")] = ""
-    """The topic that is written; by default `data-KEYSPACE.TABLE`. With several tables put `${table}` into it."""
+    """Topic to write; default: `data-KEYSPACE.TABLE`. With several tables put `${table}` into it."""
     resolver: Annotated[Literal["reread", "none"], Group("Reading")] = "reread"
-    """What a record is made from: `reread` reads the row; `none` takes what the change itself says, and needs events
-    with cells (`cells.include.list` of the agents) and `output.format` `debezium`, `debezium-cassandra` or `cep44`.
-    """
+    """What a record is made from. `reread`: the row, read from Cassandra. `none`: the change itself; this needs events
+    with cells (the agents' `cells.include.list`) and `output.format` `debezium`, `debezium-cassandra` or `cep44`."""
     query_consistency: Annotated[Consistency, Group("Reading", "HIGH")] = "LOCAL_QUORUM"
-    """The consistency level at which rows are read. With LOCAL_ONE and more than one replica, a later record of a key
-    may show an older row than the record before.
-    """
+    """Consistency level at which rows are read. With LOCAL_ONE and several replicas, a later record of a key may show
+    an older row than the record before."""
     query_concurrency: Annotated[int, Field(ge=1, le=1024), Group("Reading")] = 32
     """How many read statements a task runs at once."""
     query_group_size: Annotated[int, Field(ge=1, le=100), Group("Reading", "LOW", expert=True)] = 100
     """How many keys one statement reads at most: of one partition, or with one differing partition key column."""
     query_max_rate: Annotated[int, Field(ge=0), Group("Reading")] = 0
-    """Rows per second that the connector reads on one host, for changes, snapshots and `verify`.
-
-    0: no limit, except for a while after timeouts.
-    """
+    """Rows per second that the connector reads on one host, for changes, snapshots and `verify`. 0: no limit, except
+    for a while after timeouts."""
     gate: Annotated[GateLevel, Group("Consistency", "HIGH")] = "one"
-    """How many replicas must have reported a change before it is published: `local_quorum`, `quorum`, `each_quorum` and
-    `all` count distinct nodes, of the right data centres; `one` does not wait. See `docs/gate.md`.
-    """
+    """How many replicas must have reported a change before it is published (docs/gate.md). `one` does not wait; the
+    others count distinct nodes, of the right data centres."""
     gate_timeout_ms: Annotated[Milliseconds, Group("Consistency")] = 600_000
     """How long a change waits for enough reports. Time in which the connector does not run, or lags, does not count."""
     gate_expired: Annotated[Literal["verify", "release", "drop"], Group("Consistency")] = "verify"
-    """What happens then: `verify` reads the key at the gate's level, and publishes the change if the read shows it;
-    `release` publishes it, with the header `gate`; `drop` does not. What is not published is counted.
-    """
+    """What happens then. `verify` reads the key at the gate's level, and publishes the change if the read shows it;
+    `release` publishes it, with the header `gate`; `drop` does not. What is not published is counted."""
     gate_max_waiting_bytes: Annotated[int, Field(ge=1 << 16), Group("Consistency", "LOW", expert=True)] = 64 << 20
-    """How many bytes of the driver's memory the waiting changes of one table take. When they are more, the oldest are
-    verified early, or else the table is read no further until some of them expire."""
+    """Driver memory for the waiting changes of one table. Above it the oldest are verified early, or else the table is
+    read no further until some of them expire."""
     settle_timeout_ms: Annotated[Milliseconds, Group("Settling", "LOW", expert=True)] = 2_000
     """After how long an unconfirmed key is read again."""
     settle_min_age_ms: Annotated[Milliseconds, Group("Settling", "LOW", expert=True)] = 60_000
@@ -110,109 +101,97 @@ class ConnectorKeys(StateSettings):
     settle_replay_ms: Annotated[Milliseconds, Group("Settling", "LOW", expert=True)] = 30_000
     """How far a start steps back in the events topic, so that no unconfirmed change is forgotten."""
     snapshot_mode: Annotated[SnapshotMode, Group("Snapshot", "HIGH")] = "initial"
-    """When rows that are there already are published: `initial`, once for each table, also for one that was recreated;
-    `always`, at each start of the worker; `never`; `initial_only`, as `initial`, and then the connector stops;
-    `when_needed`, as `initial`, and again after changes were lost: a gap, or events that expired.
-    """
+    """When existing rows are published. `initial`: once for each table, also for one that was recreated. `always`: at
+    each start of the worker. `never`. `initial_only`: as `initial`, and then the connector stops. `when_needed`: as
+    `initial`, and again after a gap or expired events."""
     snapshot_consistency: Annotated[Consistency, Group("Snapshot", "LOW", expert=True)] = "LOCAL_QUORUM"
-    """The consistency level at which a snapshot reads keys. Their rows are read at `query.consistency`."""
+    """Consistency level at which a snapshot reads keys; their rows are read at `query.consistency`."""
     snapshot_max_rate: Annotated[int, Field(ge=0), Group("Snapshot")] = 0
-    """Rows per second that the connector's snapshots scan in all; 0: as many as `snapshot.max.lag` allows. For `verify`
-    there is `query.max.rate`."""
+    """Rows per second that the connector's snapshots scan in all; 0: as many as `snapshot.max.lag` allows."""
     snapshot_max_lag: Annotated[int, Field(ge=100), Group("Snapshot")] = 5_000
     """A snapshot scans keys for so many events, and goes on some time after they are processed, unless the connector is
-    further behind. While the table has had no change for a minute, 15 times as many may be unprocessed. A higher number
-    makes snapshots faster, and new changes later."""
+    further behind; 15 times as many while the table has had no change for a minute. A higher number makes snapshots
+    faster, and new changes later."""
     snapshot_tables_parallel: Annotated[int, Field(ge=1), Group("Snapshot", "LOW")] = 1
     """How many tables of the connector are scanned at once."""
     signal_topic: Annotated[str, Group("Snapshot")] = ""
-    """A topic of Debezium's signals, which begin and stop snapshots; a signal's key is the connector's name.
-
-    It is where the events are: on Kafka, or on Pulsar.
-    """
+    """Topic of Debezium's signals, which start and stop snapshots; it is on the worker's `log`. A signal's key is the
+    connector's name."""
     key_converter: Annotated[str, Group("Records", "LOW")] = ""
-    """A converter class of Kafka Connect; another way to set `output.format`."""
+    """Converter class of Kafka Connect; another way to set `output.format`."""
     value_converter: Annotated[str, Group("Records", "LOW")] = ""
-    """A converter class of Kafka Connect; another way to set `output.format`."""
+    """Converter class of Kafka Connect; another way to set `output.format`."""
     key_converter_schemas_enable: Annotated[bool, Group("Records", "LOW")] = True
-    """Whether keys in JSON carry their schema, with Kafka Connect's JsonConverter on Kafka."""
+    """Whether JSON carries its schema, with Kafka Connect's JsonConverter on Kafka."""
     value_converter_schemas_enable: Annotated[bool, Group("Records", "LOW")] = True
-    """Whether values in JSON carry their schema, with Kafka Connect's JsonConverter on Kafka."""
+    """Whether JSON carries its schema, with Kafka Connect's JsonConverter on Kafka."""
     output_format: Annotated[Format, Group("Records", "HIGH")] = "key-value-avro"
-    """The format of keys and values. `debezium` (docs/envelope.md), `debezium-cassandra`
-    (docs/debezium-cassandra.md) and `cep44` (docs/cep44.md) are Avro, or JSON with a JSON converter.
-    """
+    """Format of keys and values. `debezium` (docs/envelope.md), `debezium-cassandra` (docs/debezium-cassandra.md) and
+    `cep44` (docs/cep44.md) are Avro, or JSON with a JSON converter."""
     tombstones_on_delete: Annotated[bool, Group("Records", "LOW")] = True
     """With `output.format` `debezium` or `cep44`: whether a record without value follows each delete, for compacted
-    topics. With `debezium-cassandra` the default is `false`.
-    """
+    topics. With `debezium-cassandra` the default is `false`."""
     cep44_payload: Annotated[Literal["record", "bytes"], Group("Records", "LOW")] = "record"
     """With `output.format=cep44` in Avro: the payload as a record of the table, or as that record's bytes."""
     key_compat: Annotated[Compat, Group("Records", "LOW")] = "exact"
-    """`datastax` writes keys in the form of DataStax's connector; `cep44`, with `output.format=cep44`, as the Sidecar.
-    """
+    """`datastax` writes keys as DataStax's connector does; `cep44`, with `output.format=cep44`, as the Sidecar."""
     decimal_handling_mode: Annotated[Literal["precise", "string", "double"], Group("Records", "LOW")] = "precise"
-    """How values show decimals: exactly, as text, or as the nearest double, which is the default with
-    `output.format=debezium-cassandra`.
-    """
+    """How values show decimals: exactly, as text, or as the nearest double, the default with
+    `output.format=debezium-cassandra`."""
     varint_handling_mode: Annotated[Literal["precise", "string", "long"], Group("Records", "LOW")] = "precise"
-    """How values show varints: exactly, as text, or as a long, which is the default with
-    `output.format=debezium-cassandra`. One beyond 64 bits can't be published as a long.
-    """
+    """How values show varints: exactly, as text, or as a long, the default with `output.format=debezium-cassandra`. One
+    beyond 64 bits can't be published as a long."""
     time_precision_mode: Annotated[Literal["nanoseconds", "microseconds"], Group("Records", "LOW")] = "nanoseconds"
-    """How records show a `time` in their values: exactly, or in µs (`time-micros`), as DataStax's connector does."""
+    """How values show a `time`: exactly, or in µs (`time-micros`), as DataStax's connector does."""
     schema_on_incompatible: Annotated[Literal["stop", "new-topic"], Group("Schema Registry")] = "stop"
-    """What happens when the registry, or Pulsar, refuses a table's new schema: stop, or go on in a new topic."""
+    """When the registry, or Pulsar, refuses a table's new schema: stop, or go on in a new topic."""
     columns: Annotated[str, Group("Table")] = ".*"
-    """A regular expression for names of columns to publish, each alternative of which has to match, or in a negative
-    look-ahead to exclude, a column. Key columns are always published."""
+    """Regular expression for the columns to publish. Each alternative must match a column, or exclude one in a negative
+    look-ahead. Key columns are always published."""
     column_exclude_list: Annotated[CommaList, AfterValidator(_patterns.check_excluded), Group("Table")] = ()
-    """Columns that are not published, as `keyspace.table.column`; each part is a regular expression for a whole name.
-
-    Key columns are always published. An entry that matches no column stops the table.
-    """
+    """Columns not to publish, as `keyspace.table.column`; each part is a regular expression for a whole name. Key
+    columns are always published. An entry that matches no column stops the table."""
     headers: Annotated[CommaList, Group("Records", "LOW")] = ("schema_id", "writetime", "expires", "origin", "op")
-    """Which of these headers records have: schema_id, writetime, expires, origin, op, node, segpos, digest."""
+    """Headers of records, of these: schema_id, writetime, expires, origin, op, node, segpos, digest."""
     key_converter_schema_registry_url: Annotated[RegistryUrls, Group("Schema Registry", "HIGH")] = ""
     """As `value.converter.schema.registry.url`; keys and values have one registry."""
     value_converter_schema_registry_url: Annotated[
         RegistryUrls, Field(validate_default=True), Group("Schema Registry", "HIGH")
     ] = ""
-    """The registry of the records' schemas; Avro records on Kafka need one."""
+    """Registry of the records' schemas; Avro records on Kafka need one."""
     value_converter_schema_registry_basic_auth_user_info: Annotated[Login, Group("Schema Registry")] = None
     """`user:password` for the registry."""
     value_converter_schema_registry_ssl_cafile: Annotated[Path | None, Group("Schema Registry")] = None
-    """A PEM file of the authorities that signed its certificate; by default the system's authorities."""
+    """PEM file of CA certificates; default: the system's."""
     value_converter_schema_registry_ssl_certfile: Annotated[Path | None, Group("Schema Registry", "LOW")] = None
-    """A PEM file of the client certificate, if the registry requires one."""
+    """PEM file of the client certificate, if the registry requires one."""
     value_converter_schema_registry_ssl_keyfile: Annotated[Path | None, Group("Schema Registry", "LOW")] = None
-    """A PEM file of the client certificate's key."""
+    """PEM file of its key."""
     value_converter_auto_register_schemas: Annotated[bool, Group("Schema Registry")] = True
-    """Whether the connector registers schemas; with false they must be registered beforehand."""
+    """Whether the connector registers schemas; with `false` they must be registered beforehand."""
     value_converter_normalize_schemas: Annotated[bool, Group("Schema Registry", "LOW")] = False
     """Whether the registry compares schemas in its normal form, when they are registered and looked up."""
     max_batch_size: Annotated[int, Field(ge=1), Group("Reading")] = 50_000
-    """How many events a batch takes at most, of all tables that share it; the highest of their numbers counts.
-    `resolver=none` and `state=rows` take 150000 by default.
-    """
+    """How many events a batch takes at most, of all tables that share it; the highest of their numbers counts. Default
+    with `resolver=none` and `state=rows`: 150000."""
     max_batch_size_in_bytes: Annotated[int, Field(ge=1 << 20), Group("Reading", "LOW", expert=True)] = 128 << 20
     """How many bytes of events a batch takes at most, like `max.batch.size`; its tasks share them evenly."""
     cache_max_capacity: Annotated[int, Field(ge=8), Group("Reading", "LOW", expert=True)] = 131_072
-    """How many changes are remembered per partition of the events topic, to recognize copies of them."""
+    """How many changes are remembered per partition of the events topic, to recognize duplicates."""
     cache_expire_after_ms: Annotated[Milliseconds, Group("Reading", "LOW", expert=True)] = 600_000
     """How long a change is remembered."""
     errors_tolerance: Annotated[Literal["none", "all"], Group("Error Handling")] = "none"
     """`all` puts events that cannot be published into the dead letter topic; `none` stops."""
     errors_deadletterqueue_topic_name: Annotated[str, Group("Error Handling")] = ""
-    """The dead letter topic; by default `dlq-KEYSPACE.TABLE`. With several tables put `${table}` into it."""
+    """Dead letter topic; default: `dlq-KEYSPACE.TABLE`. With several tables put `${table}` into it."""
     errors_retry_timeout: Annotated[int, Field(ge=-1), Group("Error Handling")] = -1
-    """For how long, in ms, a table's work is tried again after errors that may pass; -1: for ever."""
+    """How long, in ms, a table's work is repeated after transient errors; -1: for ever."""
     errors_retry_delay_max_ms: Annotated[int, Field(ge=100), Group("Error Handling", "LOW", expert=True)] = 10_000
-    """The longest pause between two such attempts; the first is half a second."""
+    """Longest pause between two such attempts; the first is half a second."""
     errors_data_loss: Annotated[Literal["fail", "continue"], Group("Error Handling")] = "fail"
-    """What happens when events expired before they were read: stop, or go on and count them."""
+    """When events expired before they were read: stop, or go on and count them."""
     errors_large_record: Annotated[Literal["fail", "dead-letter", "reference"], Group("Error Handling")] = "fail"
-    """What happens with a record too large for its topic: stop, dead-letter it, or leave out its largest columns."""
+    """What becomes of a record too large for its topic: stop, dead-letter it, or leave out its largest columns."""
 
     @model_validator(mode="before")
     @classmethod

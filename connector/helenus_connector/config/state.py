@@ -17,15 +17,13 @@ class StateSettings(CassandraSettings):
     """`state` and what goes with it."""
 
     state: Annotated[Literal["none", "keys", "rows"], Group("State", "HIGH")] = "none"
-    """What is kept of rows on Spark. `keys`: the keys that live on the data topic, and when their rows expire. Then a
-    delete of a partition, of a range or of the table, and a TTL, become a record for each row. `rows`: the rows, merged
-    from the events' cells without a read of Cassandra. Then records have the row before the change, too. It needs
-    events with cells (`cells.include.list` of the agents) and a `query.group` of its own. See `docs/state.md`.
-    """
+    """What Spark keeps of rows (docs/state.md). `keys`: the keys that live on the data topic, and when their rows
+    expire. Then a delete of a partition, of a range or of the table, and a TTL, become a record for each row. `rows`:
+    the rows, merged from the events' cells without a read of Cassandra. Then records also have the row before the
+    change. It needs events with cells (the agents' `cells.include.list`) and a `query.group` of its own."""
     markers: Annotated[bool, Group("State")] = True
     """Whether delete markers are on the data topic. With `false`, which needs `state`, they are on `markers-` followed
-    by its name, and sinks that know nothing of markers need no filter.
-    """
+    by its name, and sinks without marker support need no filter."""
 
     @classmethod
     def conflicts(cls, properties: Mapping[str, str]) -> Iterator[tuple[str, str]]:

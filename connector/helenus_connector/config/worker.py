@@ -63,54 +63,49 @@ class WorkerSettings(PulsarSettings, KafkaSettings, LogSettings):
     data_log: Annotated[Literal["", "kafka", "pulsar"], Group("Worker")] = ""
     """Where records and dead letters go, if not to `log`."""
     consumer: Annotated[PassThrough, Group("Kafka", "LOW")] = {}
-    """Settings of librdkafka for consumers; they override `kafka.*`."""
+    """librdkafka's settings for consumers; they override `kafka.*`."""
     topic_creation_default_replication_factor: Annotated[ReplicationFactor, Group("Kafka", "HIGH")] = -1
     """Replication factor of topics that the worker creates on Kafka. -1: the brokers' `default.replication.factor`,
-    which is 1 unless it was set."""
+    which is 1 unless set."""
     pulsar_key_based_batcher: Annotated[bool, Group("Pulsar", "LOW")] = False
-    """Whether a batch has records of one key only. Consumers that share a subscription of the type `Key_Shared` need
-    that, or they get other consumers' keys; records then cost much more CPU."""
+    """Whether a batch has records of one key only. Consumers that share a subscription of type `Key_Shared` need that,
+    or they get other consumers' keys; records then cost much more CPU."""
     listeners: Annotated[str, Group("REST", "HIGH")] = "http://127.0.0.1:8083"
-    """Where the REST API, `/metrics` and `/health` are served: one address, http://host:port or https://host:port."""
+    """Address of the REST API, `/metrics` and `/health`: http://host:port or https://host:port."""
     listeners_https_ssl_certfile: Annotated[Path | None, Group("REST")] = None
-    """A PEM file with the certificate of an https listener, and its chain of authorities."""
+    """PEM file of an https listener's certificate, with its chain."""
     listeners_https_ssl_keyfile: Annotated[Path | None, Group("REST")] = None
-    """A PEM file of that certificate's key."""
+    """PEM file of its key."""
     listeners_https_ssl_keyfile_password: Annotated[SecretStr | None, Group("REST", "LOW")] = None
-    """The password of the key, if it is encrypted."""
+    """Password of the key, if it is encrypted."""
     listeners_https_ssl_cafile: Annotated[Path | None, Group("REST")] = None
-    """A PEM file of authorities: clients then need a certificate that one of them signed."""
+    """PEM file of CA certificates: clients then need a certificate that one of them signed."""
     rest_basic_auth_user_info: Annotated[Login, Group("REST")] = None
     """`user:password` that every request must give, except for `/health/live`."""
     rest_advertised_host_name: Annotated[str, Group("REST", "LOW")] = ""
-    """The worker's host in its `worker_id`; by default that of `listeners`, or the machine's name.
-
-    A listener on loopback answers to this name too.
-    """
+    """The worker's host in its `worker_id`; default: that of `listeners`, or the machine's name. A listener on loopback
+    answers to this name too."""
     config_providers_file_param_allowed_paths: Annotated[CommaList, Group("REST", "LOW")] = ()
-    """Folders whose files connectors made over REST may refer to as `${file:PATH:KEY}`; by default none. The worker's
-    own file may not be in one, and the files that it refers to are never allowed. Set it with a login: who may use the
-    REST API can read what is in them.
-    """
+    """Folders whose files connectors made over REST may refer to as `${file:PATH:KEY}`; default: none. The worker's own
+    file may not be in one, and the files that it refers to are never allowed. Set it with a login: whoever may use the
+    REST API can read what is in them."""
     config_providers_env_param_allowlist_pattern: Annotated[str, Group("REST", "LOW")] = ""
-    """A regular expression for the variables that connectors made over REST may refer to, as `${env:NAME}`.
-
-    By default none.
+    """Regular expression for the variables that connectors made over REST may refer to as `${env:NAME}`; default: none.
     """
     checkpoint_dir: Annotated[Path, Group("Worker", "HIGH")]
-    """Where the worker keeps its positions: on a disk that persists, and that the driver's next machine can read."""
+    """Directory of positions, on a persistent disk that the driver's next machine can read."""
     batch_interval_ms: Annotated[Milliseconds, Group("Worker")] = 0
-    """The shortest time between the starts of two batches; 0 starts the next one at once."""
+    """Shortest time between the starts of two batches."""
     startup_timeout_ms: Annotated[Milliseconds, Group("Worker")] = 0
-    """How long the worker waits at its start for servers and tables that are not there yet. What waiting does not
-    mend, such as a refused login, fails at once."""
+    """How long the start waits for servers and tables that are not there yet. What waiting does not mend, such as a
+    refused login, fails at once."""
     standby_timeout_ms: Annotated[int | None, Field(ge=-1), Group("Worker")] = None
-    """For how long, in ms, the worker stands by while another one has its `checkpoint.dir`, to take over when that one
-    ends; -1: for ever, 0: not at all. By default as long as `startup.timeout.ms`."""
+    """How long the worker stands by while another one has its `checkpoint.dir`, to take over when that one ends. -1:
+    for ever, 0: not at all; default: `startup.timeout.ms`."""
     metrics_other_products: Annotated[bool, Group("Worker", "LOW")] = True
-    """Whether `/metrics` has values under the names of Kafka Connect, Debezium and DataStax's connector too."""
+    """Whether `/metrics` also uses the names of Kafka Connect, Debezium and DataStax's connector."""
     spark: Annotated[PassThrough, Group("Worker")] = {}
-    """Settings of Spark: `spark.master` and others."""
+    """Spark's settings, such as `spark.master`."""
 
     @field_validator("listeners")
     @classmethod

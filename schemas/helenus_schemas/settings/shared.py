@@ -25,24 +25,24 @@ class CassandraSettings(Settings):
     """How agent and connector reach Cassandra."""
 
     cassandra_contact_points: Annotated[Hosts, Group("Cassandra", "HIGH")] = ("127.0.0.1",)
-    """The first nodes to connect to, by address or name; the others are discovered through them."""
+    """Nodes to connect to first, by address or name; the others are discovered."""
     cassandra_port: Annotated[int, Field(gt=0, lt=65536), Group("Cassandra", "HIGH")] = 9042
-    """Their port for CQL."""
+    """The nodes' CQL port."""
     cassandra_local_dc: Annotated[str | None, Field(min_length=1), Group("Cassandra", "HIGH")] = None
-    """The data centre to connect to; by default that of the first contact point that answers. The connector needs it
-    where there are several."""
+    """The data centre to connect to; default: that of the first contact point to answer. Required where there are
+    several."""
     cassandra_username: Annotated[str | None, Group("Cassandra", "HIGH")] = None
-    """The role to log in as, if Cassandra requires a login."""
+    """Role to log in as."""
     cassandra_password: Annotated[SecretStr | None, Group("Cassandra", "HIGH")] = None
     """Its password."""
     cassandra_ssl_enabled: Annotated[bool, Group("Cassandra")] = False
     """Whether to use TLS."""
     cassandra_ssl_cafile: Annotated[Path | None, Group("Cassandra")] = None
-    """A PEM file of the authorities that signed the nodes' certificates; by default the system's authorities."""
+    """PEM file of CA certificates; default: the system's."""
     cassandra_ssl_certfile: Annotated[Path | None, Group("Cassandra")] = None
-    """A PEM file of the client certificate, if nodes require one."""
+    """PEM file of the client certificate, if nodes require one."""
     cassandra_ssl_keyfile: Annotated[Path | None, Group("Cassandra")] = None
-    """A PEM file of the client certificate's key."""
+    """PEM file of its key."""
     cassandra_ssl_check_hostname: Annotated[bool, Group("Cassandra", "LOW")] = True
     """Whether to verify that a node's certificate names its host."""
     cassandra_connect_timeout_ms: Annotated[Milliseconds, Field(ge=1), Group("Cassandra", "LOW")] = 10_000
@@ -71,9 +71,9 @@ class LogSettings(Settings):
     """How a command logs."""
 
     log_level: Annotated[str, Field(pattern="^(debug|info|warning|error)$"), Group("Logging")] = "info"
-    """The lowest level that is logged: debug, info, warning or error."""
+    """Lowest level that is logged."""
     log_format: Annotated[str, Field(pattern="^(text|json)$"), Group("Logging")] = "text"
-    """text for people, json for programs. In both, each line has an event name and fields."""
+    """Format of log lines, which have an event name and fields."""
 
 
 _BROKERS = ("bootstrap.servers", "metadata.broker.list")
@@ -92,11 +92,11 @@ class KafkaSettings(Settings):
     text_lists: ClassVar[frozenset[str]] = frozenset(("bootstrap_servers",))
 
     bootstrap_servers: Annotated[Brokers, Group("Kafka", "HIGH")] = ""
-    """Kafka's brokers, as host:port with commas. `log=kafka` needs it."""
+    """Kafka's brokers, as `host:port,host:port`. `log=kafka` needs it."""
     kafka: Annotated[PassThrough, Group("Kafka")] = {}
-    """Settings of librdkafka for every client: `kafka.security.protocol` and others."""
+    """librdkafka's settings for every client, such as `kafka.security.protocol`."""
     producer: Annotated[PassThrough, Group("Kafka", "LOW")] = {}
-    """Settings of librdkafka for producers; they override `kafka.*`. `producer.compression.type` is `lz4` by default
+    """librdkafka's settings for producers; they override `kafka.*`. `producer.compression.type` is `lz4` by default
     (docs/sinks.md)."""
 
     @classmethod
@@ -115,17 +115,17 @@ class PulsarSettings(Settings):
     """How agent and connector reach Pulsar."""
 
     pulsar_service_url: Annotated[PulsarUrl, Group("Pulsar", "HIGH")] = ""
-    """The addresses of brokers or proxies: `pulsar://host:port,host:port`, or `pulsar+ssl://` for TLS."""
+    """Brokers or proxies: `pulsar://host:port,host:port`, or `pulsar+ssl://` for TLS."""
     pulsar_admin_url: Annotated[HttpUrl, Group("Pulsar", "HIGH")] = ""
-    """The REST API, `http://host:port` or `https://`, for creating topics. Without it the topics must exist."""
+    """REST API that creates topics: `http://host:port` or `https://`. Without it the topics must exist."""
     pulsar_tenant: Annotated[PulsarName, Group("Pulsar")] = "public"
-    """The tenant of all topics."""
+    """Tenant of all topics."""
     pulsar_namespace: Annotated[PulsarName, Group("Pulsar")] = "default"
-    """The tenant's namespace."""
+    """Namespace of all topics."""
     pulsar_auth_token: Annotated[Token, Group("Pulsar", "HIGH")] = None
-    """A JSON Web Token to log in with, if Pulsar requires one."""
+    """JSON Web Token to log in with."""
     pulsar_tls_cafile: Annotated[Path | None, Group("Pulsar")] = None
-    """A PEM file of the authorities that signed the brokers' certificates; by default the system's authorities."""
+    """PEM file of CA certificates; default: the system's."""
     pulsar_tls_check_hostname: Annotated[bool, Group("Pulsar", "LOW")] = True
     """Whether to verify that a broker's certificate names its host."""
 
