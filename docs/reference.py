@@ -163,7 +163,7 @@ def _older_names(model: type[Settings]) -> dict[str, str]:
 def _row(model: type[Settings], field: FieldInfo) -> Row:
     assert field.alias
     is_prefix = f"{field.alias}." in model.prefixes()
-    text = re.sub(r"docs/([\w-]+\.md)", r"[\1](\1)", _cell(model.texts()[field.alias]))
+    text = _cell(model.texts()[field.alias])
     key = f"`{field.alias}.*`" if is_prefix else f"`{field.alias}`"
     return key, text, "" if is_prefix else _values(field), _default(field)
 
@@ -264,87 +264,92 @@ def datastax_keys() -> str:
 
 
 ROOT = Path(__file__).resolve().parents[1]
-LEVELS = ("debug", "info", "warning", "error")
-"""Of a log event, in their order. A call of `exception` logs an error."""
+LEVELS = {"error": "### Errors", "warning": "### Warnings", "info": "### Info", "debug": "### Debug"}
+"""Of a log event, the highest first, with their headings. A call of `exception` logs an error."""
 
 
 def monitoring(page: str) -> str:
     """Return the text of monitoring.md with its tables of metrics, alerts and log events as the code has them.
 
-    The last column of a table, such as what to do, is written by hand and kept by the name in the first one; of a new
-    name it is empty. Raises ValueError if it says something of a name that the code does not have any more.
+    The last column of alerts and log events, such as what to do, is written by hand and kept by the name in the first
+    one; of a new name it is empty. Log events of one level with the same text share a row. Raises ValueError if the
+    page says something of a name that the code does not have any more.
     """
-    serious, other = _log_events()
-    tables = {
-        "### Of the agent": _metric_rows(agent_metrics),
-        "### Of the connector": _metric_rows(connector_metrics, snapshot_metrics, verify_metrics),
-        "## Alerts": _alert_rows(),
-        "### Warnings and errors": serious,
-        "### Other events": other,
+    tables: dict[str, list[Row]] = {
+        "### Of the agent": _metric_rows((), agent_metrics),
+        "### Of the connector": _metric_rows(TABLE_LABELS, connector_metrics, snapshot_metrics, verify_metrics),
     }
     lines = page.splitlines()
-    slices = {heading: _table_of(lines, heading) for heading in tables}
-    notes = {}
-    for rows in slices.values():
-        for line in lines[rows]:
-            name, *_, note = (cell.strip() for cell in re.split(r"(?<!\\)\|", line)[1:-1])
-            notes[name] = note
-    names = {row[0] for rows in tables.values() for row in rows}
-    if gone := [name for name, note in notes.items() if note and name not in names]:
+    names: dict[str, list[Row]] = {"## Alerts": _alert_rows(), **_log_events()}
+    notes: dict[str, str] = {}
+    for heading in names:
+        for line in lines[_table_of(lines, heading)]:
+            first, *_, note = (cell.strip() for cell in re.split(r"(?<!\\)\|", line)[1:-1])
+            notes.update(dict.fromkeys(first.split(", "), note))
+    current = {row[0] for rows in names.values() for row in rows}
+    if gone := [name for name, note in notes.items() if note and name not in current]:
         raise ValueError(f"the code does not have {', '.join(gone)}: rename or remove these rows of monitoring.md")
-    # From the last one: the slices of those before stay right.
-    for heading, rows in sorted(slices.items(), key=lambda item: -item[1].start):
-        lines[rows] = [f"| {' | '.join(row)} | {notes.get(row[0], '')} |" for row in tables[heading]]
+    for heading, rows in names.items():
+        shared: dict[Row, list[str]] = {}
+        for name, *cells in rows:
+            shared.setdefault((*cells, notes.get(name, "")), []).append(name)
+        tables[heading] = [(", ".join(row_names), *cells) for cells, row_names in shared.items()]
+    for heading, rows in tables.items():
+        lines[_table_of(lines, heading)] = [f"| {' | '.join(row)} |" for row in rows]
     return "\n".join(lines) + "\n"
 
 
 def _table_of(lines: Sequence[str], heading: str) -> slice:
-    """Where the rows of the first table below this heading are."""
+    """Return where the rows of the first table below this heading are."""
     after = range(lines.index(heading), len(lines))
     start = next(i for i in after if lines[i].startswith("|---")) + 1
     return slice(start, next((i for i in range(start, len(lines)) if not lines[i].startswith("|")), len(lines)))
 
 
-def _metric_rows(*modules: types.ModuleType) -> list[Row]:
-    """Name as it is exported, type, labels and help of each metric."""
+TABLE_LABELS = ("connector", "keyspace", "table")
+"""The labels of most of the connector's metrics."""
+
+
+def _metric_rows(usual_labels: tuple[str, ...], *modules: types.ModuleType) -> list[Row]:
+    """Return of each metric its name as it is exported, with its labels if they are not the usual ones, and its help.
+
+    `{…,kind}` has the usual labels and `kind`. Types that the name does not tell are named.
+    """
     rows: list[Row] = []
     for metric in (m for module in modules for m in vars(module).values() if isinstance(m, MetricWrapperBase)):
         kind = metric._type or ""
         name = metric._name + {"counter": "_total", "info": "_info"}.get(kind, "")
-        labels = ", ".join(f"`{label}`" for label in metric._labelnames)
-        rows.append((f"`{name}`", kind, labels, _cell(metric._documentation)))
+        labels = ",".join(metric._labelnames)
+        if usual_labels:
+            labels = re.sub(f"^{','.join(usual_labels)}", "…", labels)
+        is_usual = metric._labelnames == usual_labels
+        text = _cell(metric._documentation) + (" Histogram." if kind == "histogram" else "")
+        rows.append((f"`{name}`" if is_usual else f"`{name}{{{labels}}}`", text))
     return rows
 
 
 def _alert_rows() -> list[Row]:
-    """Name, severity, expression with its duration, and summary of each alert."""
+    """Return name, severity, and expression with its duration of each alert."""
     groups = yaml.safe_load((ROOT / "compose" / "observability" / "alerts.yml").read_text(encoding="utf-8"))["groups"]
     rows: list[Row] = []
     for rule in (rule for group in groups for rule in group["rules"]):
         duration = f" for {rule['for']}" if "for" in rule else ""
-        expression = f"`{_cell(rule['expr'])}`{duration}"
-        summary = _cell(rule["annotations"]["summary"])
-        rows.append((f"`{rule['alert']}`", rule["labels"]["severity"], expression, summary))
+        rows.append((f"`{rule['alert']}`", rule["labels"]["severity"], f"`{_cell(rule['expr'])}`{duration}"))
     return rows
 
 
-def _log_events() -> tuple[list[Row], list[Row]]:
-    """Name, levels and loggers of each event: those that may be warnings or errors, and the others."""
+def _log_events() -> dict[str, list[Row]]:
+    """Return the names of the events that are logged, by the heading of the highest level of each."""
     levels: dict[str, set[str]] = {}
-    loggers: dict[str, set[str]] = {}
     for package in ("agent", "connector", "schemas", "sinks"):
         for path in (ROOT / package).glob("helenus_*/**/*.py"):
-            logger = ".".join(path.relative_to(ROOT / package).with_suffix("").parts).removesuffix(".__init__")
             for event, level in _logged(ast.parse(path.read_text(encoding="utf-8"))):
                 levels.setdefault(event, set()).add(level)
-                loggers.setdefault(event, set()).add(logger)
-    serious: list[Row] = []
-    other: list[Row] = []
+    events: dict[str, list[Row]] = {heading: [] for heading in LEVELS.values()}
     for event in sorted(levels):
-        by_weight = sorted(levels[event], key=LEVELS.index, reverse=True)
-        row = (f"`{event}`", ", ".join(by_weight), ", ".join(f"`{logger}`" for logger in sorted(loggers[event])))
-        (serious if by_weight[0] in ("warning", "error") else other).append(row)
-    return serious, other
+        heading = next(heading for level, heading in LEVELS.items() if level in levels[event])
+        events[heading].append((f"`{event}`",))
+    return events
 
 
 def _logged(module: ast.Module) -> Iterator[tuple[str, str]]:
@@ -358,6 +363,8 @@ def _logged(module: ast.Module) -> Iterator[tuple[str, str]]:
 
 
 def _cell(text: str) -> str:
+    """Return a text for a cell of a table. A page that it names, `docs/PAGE.md#heading`, becomes a link."""
+    text = re.sub(r"docs/([\w-]+\.md)(#[\w-]+)?", r"[\1](\1\2)", text)
     return " ".join(text.split()).replace("|", "\\|")
 
 

@@ -86,11 +86,22 @@ def test_advice_on_what_is_gone_is_no_longer_given() -> None:
     monitoring = runpy.run_path(str(ROOT / "docs" / "reference.py"))["monitoring"]
     page = MONITORING.read_text()
     with pytest.raises(ValueError, match=r"`agent\.vanished`"):
-        monitoring(page.replace("| `agent.failed` |", "| `agent.vanished` |"))
+        monitoring(page.replace("| `agent.failed`, ", "| `agent.vanished`, "))
     # Of a new event there is none yet; what is generated is written over.
-    new = re.sub(r"^\| `agent.failed` .*\n", "", page, flags=re.MULTILINE)
-    assert "| `agent.failed` | error | `helenus_agent.cli` |  |" in monitoring(new)
-    assert monitoring(page.replace("| `agent.failed` | error |", "| `agent.failed` | info |")) == page
+    new = re.sub(r"^\| `connector.failed` .*\n", "", page, flags=re.MULTILINE)
+    assert "| `connector.failed` |  |" in monitoring(new)
+    assert monitoring(page.replace("| `HelenusAgentDown` | critical |", "| `HelenusAgentDown` | warning |")) == page
+
+
+def test_events_of_one_level_with_the_same_text_share_a_row() -> None:
+    monitoring = runpy.run_path(str(ROOT / "docs" / "reference.py"))["monitoring"]
+    page = MONITORING.read_text()
+    [text] = re.findall(r"^\| `gate.damaged`, `unconfirmed.damaged` \| (.*) \|$", page, re.MULTILINE)
+    apart = page.replace("| `gate.damaged`, `unconfirmed.damaged` |", "| `gate.damaged` |").replace(
+        "\n### Info\n", f"| `unconfirmed.damaged` | {text} |\n\n### Info\n"
+    )
+    assert apart != page
+    assert monitoring(apart) == page
 
 
 def test_every_event_of_the_log_is_listed_and_explained_and_no_other() -> None:
@@ -102,9 +113,9 @@ def test_every_event_of_the_log_is_listed_and_explained_and_no_other() -> None:
             )
     assert len(logged) > 30
     _, log = MONITORING.read_text().split("\n## Log events\n")
-    rows = re.findall(r"^\| `(.*?)` \|.*\| (.*) \|$", log, re.MULTILINE)
-    assert {event for event, _ in rows} == logged
-    assert [event for event, note in rows if not note.strip()] == [], "say in the last column what to do"
+    rows = re.findall(r"^\| (`.*?`) \| (.*) \|$", log, re.MULTILINE)
+    assert sorted(event.strip("`") for events, _ in rows for event in events.split(", ")) == sorted(logged)
+    assert [events for events, note in rows if not note.strip()] == [], "say in the last column what to do"
 
 
 @pytest.mark.parametrize("name", UNITS)

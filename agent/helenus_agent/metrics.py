@@ -20,36 +20,50 @@ from helenus_agent.commitlog.segment import parse_name
 from helenus_schemas.errors import Kind
 
 EVENTS = Counter("helenus_agent_events", "Events acknowledged by the broker.", ["table"])
-MUTATIONS = Counter("helenus_agent_mutations_read", "Mutations read from the log, of all tables.")
+MUTATIONS = Counter("helenus_agent_mutations_read", "Mutations read from the commit log.")
 WITHOUT_CELLS = Counter(
     "helenus_agent_events_without_cells",
     "Events sent without their cells, too large for the topic with them.",
     ["topic"],
 )
-SKIPPED = Counter("helenus_agent_skipped", "Changes that are not published, by reason.", ["reason"])
+SKIPPED = Counter("helenus_agent_skipped", "Changes that are not published.", ["reason"])
 TRANSACTIONAL = Gauge(
-    "helenus_agent_transactional_tables", "Tables with CDC whose writes are transactions, which are in no commit log."
+    "helenus_agent_transactional_tables", "CDC tables whose writes are transactions, which are in no commit log."
 )
-REFUSED = Gauge("helenus_agent_refused_tables", "Tables that are left out because the broker refuses their topics.")
-PROBLEMS = Counter("helenus_agent_undecodable", "Places in the log that could not be read.")
-QUARANTINED = Gauge("helenus_agent_quarantined_segments", "Segments in quarantine or bound for it.")
-LOST = Counter("helenus_agent_lost_segments", "Segments with changes of CDC tables that vanished unread.")
+REFUSED = Gauge("helenus_agent_refused_tables", "Tables left out because the broker refuses their topics.")
+PROBLEMS = Counter("helenus_agent_undecodable", "Places in the commit log that could not be read.")
+QUARANTINED = Gauge(
+    "helenus_agent_quarantined_segments", "Segments in quarantine or bound for it (docs/failures.md#quarantine)."
+)
+LOST = Counter(
+    "helenus_agent_lost_segments", "Segments with changes of CDC tables that another program deleted unread."
+)
 POSSIBLE_LOSS = Counter("helenus_agent_possible_loss", "Times that unread segments may have been deleted.")
-UNSEEN = Counter("helenus_agent_unseen_segments", "Segments that came and went between two listings of cdc_raw.")
-GAPS = Counter("helenus_agent_gaps", "Gaps that were reported to the tables' topics, by reason.", ["reason"])
-TRUNCATIONS = Counter("helenus_agent_truncations", "TRUNCATEs of followed tables that were published.")
+UNSEEN = Counter(
+    "helenus_agent_unseen_segments",
+    "Segments that came and went between two listings of cdc_raw; the node itself deletes those without changes.",
+)
+GAPS = Counter("helenus_agent_gaps", "Gaps reported to the tables' topics.", ["reason"])
+TRUNCATIONS = Counter("helenus_agent_truncations", "Published TRUNCATEs.")
 DONE = Counter("helenus_agent_segments_done", "Segments read to their end, acknowledged and removed.")
 PENDING = Gauge("helenus_agent_segments_pending", "Segments in cdc_raw that are not fully processed.")
 RAW_BYTES = Gauge("helenus_agent_cdc_raw_bytes", "Size of the segments in cdc_raw.")
-RAW_LIMIT = Gauge("helenus_agent_cdc_raw_limit_bytes", "cdc_total_space of the node: at this size it refuses writes.")
-RAW_HEADROOM = Gauge("helenus_agent_cdc_raw_headroom_bytes", "What is left of the limit; NaN if it is not known.")
-OLDEST = Gauge("helenus_agent_oldest_unsent_seconds", "Age of the oldest data that is not acknowledged yet.")
-FLUSH = Histogram("helenus_agent_flush_seconds", "How long the broker takes to acknowledge what was appended.")
-RETRIES = Counter("helenus_agent_retries", "Times that work was done again after an error, by its kind.", ["kind"])
+RAW_LIMIT = Gauge(
+    "helenus_agent_cdc_raw_limit_bytes",
+    "cdc_total_space of the node: at this size it refuses writes, or with cdc_block_writes=false deletes unread "
+    "segments.",
+)
+RAW_HEADROOM = Gauge("helenus_agent_cdc_raw_headroom_bytes", "What is left of the limit; NaN if unknown.")
+OLDEST = Gauge("helenus_agent_oldest_unsent_seconds", "Age of the oldest data that is not acknowledged.")
+FLUSH = Histogram("helenus_agent_flush_seconds", "How long the broker takes to acknowledge events.")
+RETRIES = Counter("helenus_agent_retries", "Retries, by kind of error.", ["kind"])
 POSITION_SEGMENT = Gauge("helenus_agent_position_segment", "Id of the newest segment with an acknowledged position.")
 POSITION_OFFSET = Gauge("helenus_agent_position_offset_bytes", "Acknowledged position in that segment.")
-NODE = Info("helenus_agent_node", "The agent's version, and the node that it follows.")
-DECODER = Info("helenus_agent_decoder", "How the decoder runs.")
+NODE = Info(
+    "helenus_agent_node",
+    "The agent's version, and its node's address, host_id, data_center and version (cassandra), as labels.",
+)
+DECODER = Info("helenus_agent_decoder", "Whether the decoder is compiled, as a label.")
 
 LOW = 0.8
 CRITICAL = 0.95

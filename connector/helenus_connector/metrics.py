@@ -24,49 +24,63 @@ STATES = ("RUNNING", "PAUSED", "STOPPED", "FAILED", "RESTARTING", "UNASSIGNED")
 EVENTS_READ = Counter("helenus_connector_events_read_total", "Events read from the events topic.", _LABELS)
 EVENTS = Counter(
     "helenus_connector_events_total",
-    "Events by what became of them: published, unchanged, confirmed (copies of what an earlier read confirmed), "
-    "outdated, dead_lettered or dropped (of changes that too few replicas reported); the others wait.",
+    "Events by outcome: published, unchanged (the record before is the same), confirmed (by an earlier read), outdated "
+    "(the table is gone), dead_lettered or dropped (too few replicas reported them); the others wait.",
     (*_LABELS, "outcome"),
 )
 EVENTS_LOST = Counter(
     "helenus_connector_events_lost_total",
-    "Events that the topic no longer had when they were to be read (errors.data.loss=continue).",
+    "Events that expired unread (errors.data.loss=continue); on Pulsar one for each loss of a partition.",
     _LABELS,
 )
 GAPS = Counter(
-    "helenus_connector_gaps_total", "Gaps in a node's commit log that agents reported: re-snapshot the table.", _LABELS
+    "helenus_connector_gaps_total",
+    "Gaps in a node's commit log that agents reported (log event events.gap): re-snapshot the table.",
+    _LABELS,
 )
 LAG = Gauge(
     "helenus_connector_lag_events",
-    "Events in the topic that are not fully processed yet; NaN while no broker answers.",
+    "Events in the topic that are not fully processed, on Pulsar an estimate; NaN while no broker answers.",
     _LABELS,
 )
 LAG_SECONDS = Gauge(
     "helenus_connector_lag_seconds",
-    "For how long the oldest event that is not fully processed yet has been seen in the topic.",
+    "How long the worker has seen the oldest event that is not fully processed; measured every 5 s, with 600 "
+    "partitions every 30 s.",
     _LABELS,
 )
-EVENTS_UNCONFIRMED = Gauge("helenus_connector_events_unconfirmed", "Events that are not confirmed yet.", _LABELS)
-KEYS_UNCONFIRMED = Gauge("helenus_connector_keys_unconfirmed", "Keys that will be read again.", _LABELS)
-KEYS_UNREAD = Gauge("helenus_connector_keys_unread", "Those of them that could not be read yet.", _LABELS)
+EVENTS_UNCONFIRMED = Gauge(
+    "helenus_connector_events_unconfirmed",
+    "Events that are not confirmed yet.",
+    _LABELS,
+)
+KEYS_UNCONFIRMED = Gauge(
+    "helenus_connector_keys_unconfirmed", "Keys that will be read until a read proves their changes.", _LABELS
+)
+KEYS_UNREAD = Gauge(
+    "helenus_connector_keys_unread",
+    "Those of them that could not be read yet: replicas are down, or fail to read them (log event row.unreadable).",
+    _LABELS,
+)
 GATE_WAITING = Gauge(
-    "helenus_connector_gate_waiting_changes", "Changes that wait for reports of more replicas.", _LABELS
+    "helenus_connector_gate_waiting_changes", "Changes that wait for reports of more replicas (docs/gate.md).", _LABELS
 )
 GATE_WAITING_EVENTS = Gauge("helenus_connector_gate_waiting_events", "The events of these changes.", _LABELS)
 GATE_WAITING_BYTES = Gauge(
     "helenus_connector_gate_waiting_bytes",
-    "The driver's memory that they take; gate.max.waiting.bytes limits it.",
+    "Driver memory that they take; gate.max.waiting.bytes limits it.",
     _LABELS,
 )
 GATE_OLDEST_SECONDS = Gauge(
     "helenus_connector_gate_oldest_seconds",
-    "For how long the oldest of them waits; gate.timeout.ms limits it.",
+    "How long the oldest of them has waited while the topic was read; above gate.timeout.ms it can't be read at the "
+    "gate's level.",
     _LABELS,
 )
 GATE_CHANGES = Counter(
     "helenus_connector_gate_changes_total",
-    "Changes that have waited at the gate by what became of them: completed, verified (a read shows it), released "
-    "or dropped.",
+    "Changes that have waited at the gate, by outcome: completed (enough replicas reported them), verified (a read "
+    "shows them), released or dropped.",
     (*_LABELS, "outcome"),
 )
 RECORDS = Counter("helenus_connector_records_total", "Records written to the data topic.", _LABELS)
@@ -77,33 +91,39 @@ RECORDS_TOO_LARGE = Counter(
 )
 EVENTS_REPEATED = Counter(
     "helenus_connector_events_repeated_total",
-    "Events of changes that a node logs again and again: their keys are read more and more rarely.",
+    "Events of changes that a node logs again and again; their keys are read more and more rarely "
+    "(docs/failures.md#full-away-or-lost).",
     _LABELS,
 )
 CONTRADICTED = Counter(
     "helenus_connector_changes_contradicted_total",
-    "Changes that count as confirmed although their row contradicted them to the end.",
+    "Changes that count as confirmed although their row contradicted them for ten times settle.min.age.ms (log event "
+    "changes.contradicted).",
     _LABELS,
 )
 ROWS_UNPUBLISHED = Counter(
     "helenus_connector_rows_unpublished_total",
-    "Rows without a record: dead letters for a value that cannot be published, rows after a delete marker whose key "
-    "cannot.",
+    "Rows without a record, since a value cannot be published (dead letters), or the key after a delete marker "
+    "(docs/records.md#keys).",
     _LABELS,
 )
 KEYS_READ = Counter("helenus_connector_keys_read_total", "Keys read from Cassandra.", _LABELS)
-STATEMENTS = Counter("helenus_connector_statements_total", "Read statements sent to Cassandra.", _LABELS)
+STATEMENTS = Counter(
+    "helenus_connector_statements_total", "Read statements sent to Cassandra, each for a group of keys.", _LABELS
+)
 QUERY_SECONDS = Counter(
-    "helenus_connector_query_seconds_total", "Time from each read statement to its answer, summed up.", _LABELS
+    "helenus_connector_query_seconds_total", "Sum of the times from a read statement to its answer.", _LABELS
 )
 REPLICATION_SECONDS = Gauge(
-    "helenus_connector_replication_latency_seconds", "Time from the newest write to its record's batch.", _LABELS
+    "helenus_connector_replication_latency_seconds",
+    "Time from the newest write to its record's batch, in the last batch.",
+    _LABELS,
 )
 LIVE_KEYS = Gauge("helenus_connector_live_keys", "Keys that live on the data topic (state=keys).", _LABELS)
 LIVE_KEYS_ASKED = Counter(
     "helenus_connector_live_keys_asked_total",
-    "Of these, keys whose rows were read again, by why: expired (a TTL), deleted (with their partition, range or "
-    "table) or repeated (asked before, and no record came).",
+    "Of these, keys whose rows were read again: expired (a TTL), deleted (with their partition, range or table) or "
+    "repeated (no record came).",
     (*_LABELS, "why"),
 )
 ROWS_KEPT = Gauge(
@@ -111,36 +131,45 @@ ROWS_KEPT = Gauge(
 )
 STATE_WAITING = Gauge(
     "helenus_connector_state_waiting",
-    "Times that the state has noted: at which a row or key expires, is forgotten, or is to be read.",
+    "Noted times at which a row or key expires, is forgotten or is to be read.",
     _LABELS,
 )
 STATE_BYTES = Gauge(
     "helenus_connector_state_bytes",
-    "Size of the state, in files and in memory (a connector's tables have equal shares).",
+    "Size of the state, in files and in memory; a connector's tables have equal shares.",
     _LABELS,
 )
 STATE_BATCH_SECONDS = Gauge(
     "helenus_connector_state_batch_seconds",
-    "Time of the last batch of the query that keeps the state (a connector's tables have it in common).",
+    "Time of the last batch of the state's query, which a connector's tables share.",
     _LABELS,
 )
 TABLE_ERRORS = Counter(
-    "helenus_connector_table_errors_total", "Failed attempts at a table's events, by kind of error.", (*_LABELS, "kind")
+    "helenus_connector_table_errors_total", "Failed attempts at a table's events.", (*_LABELS, "kind")
 )
-STATE = Gauge("helenus_connector_task_state", "1 for the state that a table's task is in.", (*_LABELS, "state"))
+STATE = Gauge(
+    "helenus_connector_task_state",
+    "1 for the state that a table's task is in; FAILED also if its connector failed.",
+    (*_LABELS, "state"),
+)
 CONNECTOR_STATE = Gauge(
     "helenus_connector_state", "1 for the state that a connector is in as a whole.", ("connector", "state")
 )
 REASON = Gauge(
     "helenus_connector_reason",
-    "1 for the kind of reason why a connector (without keyspace and table) or a table waits or failed; REST's `trace` "
-    "has its text.",
+    "1 for the kind of reason (an error's, or waiting) why a table, or a connector (keyspace and table are empty), "
+    "waits or failed; REST's `trace` has its text.",
     (*_LABELS, "kind"),
 )
-ERRORS = Counter("helenus_connector_errors_total", "Failed attempts by kind of error.", ("kind",))
+ERRORS = Counter(
+    "helenus_connector_errors_total",
+    "Failed attempts at batches, and at reaching what connectors need (while startup.timeout.ms lasts, not those that "
+    "are repeated).",
+    ("kind",),
+)
 BATCH_SECONDS = Histogram(
     "helenus_connector_batch_seconds",
-    "Time of a batch in foreachBatch.",
+    "Time from a batch's start to its end.",
     buckets=(0.05, 0.1, 0.2, 0.3, 0.5, 0.75, 1, 1.5, 2, 3, 5, 10, 30, 60),
 )
 

@@ -12,7 +12,7 @@ from helenus_connector.snapshot.snapshot_store import Snapshot
 
 _LABELS = ("connector", "table")
 ROWS = Gauge("helenus_connector_snapshot_rows", "Keys that the table's last snapshot scanned.", _LABELS)
-DONE = Gauge("helenus_connector_snapshot_done_ratio", "Which share of the table it scanned, from 0 to 1.", _LABELS)
+DONE = Gauge("helenus_connector_snapshot_done_ratio", "Share of the table that it scanned, from 0 to 1.", _LABELS)
 SECONDS = Gauge("helenus_connector_snapshot_seconds", "How long it took, or takes.", _LABELS)
 STATE = Gauge("helenus_connector_snapshot_state", "1 for the state that it is in.", (*_LABELS, "state"))
 TABLES = Gauge("helenus_connector_snapshot_tables", "Tables that the connector has a snapshot of.", ("connector",))

@@ -9,8 +9,8 @@ from helenus_connector.verify.report import VerifyReport
 _LABELS = ("connector", "keyspace", "table")
 DIFFERENCES = Gauge(
     "helenus_connector_verify_differences",
-    "Keys in which data topic and table differed at the last verification, by kind. No differences are: expired, "
-    "changing and unpublishable.",
+    "Keys in which data topic and table differed at the last verification; the kinds expired, changing and "
+    "unpublishable are no differences.",
     (*_LABELS, "kind"),
 )
 ROWS = Gauge("helenus_connector_verify_rows", "Rows that the last verification looked at.", _LABELS)
