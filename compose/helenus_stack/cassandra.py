@@ -25,7 +25,7 @@ from helenus_stack.secure import (
     security,
 )
 from helenus_stack.server import Command, Server, classpath, own_temporary_folder
-from helenus_stack.settings import Settings
+from helenus_stack.settings import Settings, choose_version
 
 YAML = "cassandra.yaml"
 USER = PASSWORD = CASSANDRA_ADMIN
@@ -97,11 +97,7 @@ VERSIONS = {
 
 def version(settings: Settings) -> Version:
     """The version that a stack has; raises StackError if there is no such."""
-    try:
-        return VERSIONS[settings.cassandra]
-    except KeyError:
-        problem = f"there is no Cassandra {settings.cassandra!r}"
-        raise StackError(problem, "cassandra", f"choose one of {', '.join(VERSIONS)}") from None
+    return choose_version("cassandra", settings.cassandra, VERSIONS)
 
 
 def servers(settings: Settings, directory: Path) -> list[Server]:

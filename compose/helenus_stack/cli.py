@@ -18,7 +18,7 @@ import click
 import yaml
 
 from helenus_schemas import __version__
-from helenus_stack.cassandra import VERSIONS
+from helenus_stack import cassandra, kafka, pulsar
 from helenus_stack.errors import StackError
 from helenus_stack.progress import Terminal
 from helenus_stack.settings import LogName
@@ -92,7 +92,9 @@ def _heap(_ctx: click.Context, _parameter: click.Parameter, value: str | None) -
 @directory_option
 @click.argument("servers", nargs=-1, metavar="[SERVER]...")
 @click.option("--nodes", type=click.IntRange(1, 3), help="Cassandra nodes.  [default: 1]")
-@click.option("--cassandra", type=click.Choice(list(VERSIONS)), help="Its version.  [default: 5.0]")
+@click.option("--cassandra", type=click.Choice(list(cassandra.VERSIONS)), help="Its version.  [default: 5.0]")
+@click.option("--kafka", type=click.Choice(list(kafka.VERSIONS)), help="Its version.  [default: 4.3]")
+@click.option("--pulsar", type=click.Choice(list(pulsar.VERSIONS)), help="Its version.  [default: 4.0]")
 @click.option("--secure", is_flag=True, default=None, help="TLS, and passwords or tokens.")
 @click.option(
     "--log",

@@ -23,8 +23,10 @@ from helenus_stack.secure import (
     security,
 )
 from helenus_stack.server import Command, Server, classpath, own_temporary_folder
-from helenus_stack.settings import Settings
+from helenus_stack.settings import Settings, choose_version
 
+VERSIONS = {"4.3": "kafka", "3.9": "kafka-3.9"}
+"""The lock of the jars of each."""
 CLUSTER_ID = "helenus-stack-cluster1"
 """Kafka wants 22 characters of URL-safe base64."""
 HEAP = "384m"
@@ -51,7 +53,7 @@ def server(settings: Settings, directory: Path) -> Server:
         address="127.0.0.1",
         port=settings.kafka_port,
         kind="kafka",
-        lock="kafka",
+        lock=choose_version("kafka", settings.kafka, VERSIONS),
         java=17,
         newer_java=True,
         prepare=partial(prepare, settings, folder),

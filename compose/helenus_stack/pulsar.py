@@ -16,8 +16,10 @@ from helenus_stack.jars import unpack
 from helenus_stack.progress import Silent
 from helenus_stack.secure import AGENT, CONNECTOR, PULSAR_ADMIN, Security, security
 from helenus_stack.server import Command, Server, classpath, own_temporary_folder
-from helenus_stack.settings import Settings
+from helenus_stack.settings import Settings, choose_version
 
+VERSIONS = {"4.0": "pulsar", "3.0": "pulsar-3.0"}
+"""The lock of the archive of each."""
 HEAP, DIRECT = "384m", "256m"
 GRANTS = {AGENT: ["produce"], CONNECTOR: ["produce", "consume"]}
 """Who may do what in the namespace public/default of a secure stack. Only its administrator makes topics."""
@@ -46,7 +48,7 @@ def server(settings: Settings, directory: Path) -> Server:
         address="127.0.0.1",
         port=settings.pulsar_port,
         kind="pulsar",
-        lock="pulsar",
+        lock=choose_version("pulsar", settings.pulsar, VERSIONS),
         java=17,
         newer_java=False,
         prepare=partial(prepare, settings, folder),

@@ -6,17 +6,18 @@ import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 from helenus_stack.errors import StackError
 from helenus_stack.files import write_atomically
 
-_FIXED = ("nodes", "data_centers", "cassandra", "secure", "log")
+_FIXED = ("nodes", "data_centers", "cassandra", "kafka", "pulsar", "secure", "log")
 """What is in the data of a stack and can't be changed."""
 _TRIED = ("heap", "brief", "cassandra_yaml", "kafka_properties", "pulsar_properties")
 """What may keep a server from starting."""
 LogName = Literal["kafka", "pulsar"]
 Logs = Literal["kafka", "pulsar", "both"]
+Chosen = TypeVar("Chosen")
 Override = str | int | float | bool | None | Mapping[str, object]
 
 
@@ -29,14 +30,16 @@ class Settings:
 
     Every port is its standard number plus `port_offset`. `cassandra_yaml`, `kafka_properties` and `pulsar_properties`
     override the generated configuration, key by key, with the names of that version. `heap` is each Cassandra node's,
-    in the JVM's notation. `cassandra` is its version: 5.0, 4.1 or 4.0. `secure`: TLS and passwords on Cassandra and
-    Kafka, TLS and tokens on Pulsar. `brief`: Cassandra and Kafka live for minutes, and do without their JVM's second
-    compiler: they start with half the work, and take less load.
+    in the JVM's notation. `cassandra`, `kafka` and `pulsar` are their versions. `secure`: TLS and passwords on
+    Cassandra and Kafka, TLS and tokens on Pulsar. `brief`: Cassandra and Kafka live for minutes, and do without their
+    JVM's second compiler: they start with half the work, and take less load.
     """
 
     nodes: int = 1
     data_centers: int = 1
     cassandra: str = "5.0"
+    kafka: str = "4.3"
+    pulsar: str = "4.0"
     secure: bool = False
     log: Logs = "kafka"
     connect: bool = False
@@ -168,3 +171,12 @@ class Settings:
                 advice = "choose another --dir, or run helenus-stack down --delete first"
                 raise StackError(problem, str(path.parent), advice)
         return replace(saved, **options)
+
+
+def choose_version(server: str, version: str, versions: Mapping[str, Chosen]) -> Chosen:
+    """What `versions` says of a server's version; raises StackError if there is no such."""
+    try:
+        return versions[version]
+    except KeyError:
+        advice = f"choose one of {', '.join(versions)}"
+        raise StackError(f"there is no {server.capitalize()} {version!r}", server, advice) from None

@@ -14,6 +14,7 @@ import socket
 import subprocess
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 
@@ -48,7 +49,7 @@ ATTEMPTS = 3
 class Stack:
     """The servers that live in `directory`; `only` some of them, if names are given.
 
-    `cassandra` is its version, 5.0, 4.1 or 4.0. A `secure` stack has TLS and passwords; its status says which.
+    `cassandra`, `kafka` and `pulsar` are their versions. A `secure` stack has TLS and passwords; its status says which.
     Its `log` is kafka (with a schema registry), pulsar, or both.
     With `connect` it has a Kafka Connect worker, with `postgres` a database for that one's sinks.
     A server is named `cassandra1`, `kafka`, `registry`, `pulsar`, `connect` or `postgres`; `cassandra` means every
@@ -66,6 +67,8 @@ class Stack:
         nodes: int | None = None,
         data_centers: int | None = None,
         cassandra: str | None = None,
+        kafka: str | None = None,
+        pulsar: str | None = None,
         secure: bool | None = None,
         log: Logs | None = None,
         connect: bool | None = None,
@@ -86,6 +89,8 @@ class Stack:
             "nodes": nodes,
             "data_centers": data_centers,
             "cassandra": cassandra,
+            "kafka": kafka,
+            "pulsar": pulsar,
             "secure": secure,
             "log": log,
             "connect": connect,
@@ -249,6 +254,15 @@ class Stack:
         """Lets a paused server go on."""
         for server in self.select([name]):
             self.process(server).signal(signal.SIGCONT)
+
+    def move_to(self, version: str, cassandra_yaml: Mapping[str, Override] | None = None) -> None:
+        """Makes this the Cassandra of each node, and overrides its configuration, from the node's next start on."""
+        with self._alone():
+            changed = replace(self.settings, cassandra=version, cassandra_yaml=cassandra_yaml or {})
+            cassandra.version(changed)
+            changed.save(self._file)
+            self.settings, self._given["cassandra"] = changed, version
+            self._given["cassandra_yaml"] = changed.cassandra_yaml
 
     def nodetool(self, *arguments: str, node: int = 1) -> str:
         """The output of Cassandra's nodetool, run on a node."""

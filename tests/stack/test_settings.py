@@ -15,6 +15,7 @@ import yaml
 from helenus_stack import cassandra, connect, kafka, ports, postgres, registry, secure
 from helenus_stack.errors import StackError
 from helenus_stack.settings import Settings
+from helenus_stack.stack import Stack
 
 JARS = [Path("/jars/jamm-0.4.0.jar"), Path("/jars/cassandra-all-5.0.9.jar")]
 JAVA = Path("/java")
@@ -258,3 +259,17 @@ def test_an_offset_that_is_held_is_given_to_no_other() -> None:
         pass
     with ports.hold(first.port_offset) or nullcontext(), ports.claim(Settings(), None) as second:
         assert first.port_offset != second.port_offset
+
+
+def test_a_stack_moves_to_another_version(tmp_path: Path) -> None:
+    """A node takes it at its next start, also one that another process starts."""
+    stack = Stack(tmp_path, cassandra="4.1", cassandra_yaml={"commitlog_segment_size": "4MiB"})
+    with pytest.raises(StackError, match="no Cassandra"):
+        stack.move_to("7.0")
+    stack.move_to("5.0", {"storage_compatibility_mode": "NONE"})
+    for each in (stack, Stack(tmp_path)):
+        assert (each.settings.cassandra, each.settings.cassandra_yaml) == (
+            "5.0",
+            {"storage_compatibility_mode": "NONE"},
+        )
+        assert {server.lock for server in each.select(["cassandra"])} == {"cassandra"}
