@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 
-from agent.writer import LIVE, Complex, Marker, Row, Update, mutation
+from agent.writer import LIVE, Complex, Marker, Row, Update, mutation, with_row_counts
 
 from helenus_schemas.codec.key import KeyCodec
 from helenus_schemas.cql.table import Table
@@ -94,7 +94,7 @@ def bound(marker: Marker, inclusive: tuple[int, int]) -> Bound | None:
 
 def events(updates: Sequence[Update], node: str, segment: int, position: int) -> list[Event]:
     """(table, partition key, event key, event value) of the changes of one mutation that ends at `position`."""
-    digest = hashlib.md5(mutation(*updates)).hexdigest()
+    digest = hashlib.md5(mutation(*with_row_counts(updates))).hexdigest()
     changes: list[
         tuple[str, bytes, bytes, Scope, int | None, int | None, Bound | None, Bound | None, int, int | None]
     ] = []

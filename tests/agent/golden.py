@@ -1,15 +1,16 @@
-"""Segments recorded from a real Cassandra 5.0.9, and 6.0-alpha2 for version 9, and the events that the statements in
-them must give.
+"""Segments recorded from a real Cassandra 5.0.9, 3.11.19 for version 6, and 6.0-alpha2 for version 9, and the events
+that the statements in them must give.
 
-`python tests/agent/golden.py directory [name ...]` records them again, in each form of their logs:
-it runs the statements below, one after the other, on a node of helenus_stack in the directory, and keeps the segments
-that have an index. The expected events follow from the statements, not from a decoder.
+`python tests/agent/golden.py directory [name ...]` records them again, in each form of their logs: it runs the
+statements below, one after the other, on a node of helenus_stack in the directory, and keeps the segments that have an
+index, of 3.11 all that it moves to cdc_raw. The expected events follow from the statements, not from a decoder.
 """
 
 from __future__ import annotations
 
 import gzip
 import json
+import re
 import struct
 import sys
 import uuid
@@ -30,6 +31,11 @@ PIECE = 1 << 16
 NODE = "ad310466-96a7-4cb2-acf4-59535a960812"
 T = 1_700_000_000_000_000
 
+OPTIONS = {
+    "commitlog_segment_size": "1MiB",
+    "commitlog_sync_period": "200ms",
+    "materialized_views_enabled": "true",
+}
 _NATIVE = {"storage_compatibility_mode": "NONE"}
 PLAIN = "7-plain"
 RECORDINGS: dict[str, dict[str, Any]] = {
@@ -40,6 +46,7 @@ RECORDINGS: dict[str, dict[str, Any]] = {
     "8-snappy": {**_NATIVE, "commitlog_compression": [{"class_name": "SnappyCompressor"}]},
     "8-deflate": {**_NATIVE, "commitlog_compression": [{"class_name": "DeflateCompressor"}]},
     "8-zstd": {**_NATIVE, "commitlog_compression": [{"class_name": "ZstdCompressor"}]},
+    "6-plain": {},
     "9-plain": {},
     "9-lz4": {"commitlog_compression": [{"class_name": "LZ4Compressor"}]},
 }
@@ -106,6 +113,12 @@ SETUP = [
     """CREATE MATERIALIZED VIEW g.by_v AS SELECT a, b, v FROM g.source
        WHERE a IS NOT NULL AND b IS NOT NULL AND v IS NOT NULL PRIMARY KEY (v, a, b)""",
 ]
+
+
+def without_vectors(statement: str) -> str:
+    """The statement with lists in place of the type that only 5.0 has."""
+    return re.sub(r"vector<(.*?), \d>", r"frozen<list<\1>>", statement)
+
 
 _UUID = uuid.UUID("00112233-4455-6677-8899-aabbccddeeff")
 _KEYS = [
@@ -381,21 +394,18 @@ def record(name: str, directory: Path) -> None:
     from helenus_schemas.cql.table import read_tables
     from helenus_stack.stack import Stack
 
-    options = {
-        "commitlog_segment_size": "1MiB",
-        "commitlog_sync_period": "200ms",
-        "materialized_views_enabled": "true",
-        **RECORDINGS[name],
-    }
-    version = "6.0" if name.startswith("9") else "5.0"
+    version = {"9": "6.0", "6": "3.11"}.get(name[0], "5.0")
+    options = {**({} if version == "3.11" else OPTIONS), **RECORDINGS[name]}
     with Stack(directory / name, only=["cassandra"], cassandra=version, cassandra_yaml=options) as stack:
         status = stack.status()
         cluster = Cluster(status.contact_points, port=status.cql_port)
         session = cluster.connect()
-        for statement in SETUP:
+        for statement in [without_vectors(line) for line in SETUP] if version < "5" else SETUP:
             session.execute(statement, timeout=60)
         for statement, _ in STATEMENTS:
             session.execute(SimpleStatement(statement), timeout=60)
+        if version == "3.11":
+            fill_segments(session, Path(status.nodes[0].cdc_raw))
         time.sleep(1)  # some syncs later
         tables = read_tables(session)
         views = [r.id for r in session.execute("SELECT id FROM system_schema.views")]
@@ -408,6 +418,9 @@ def record(name: str, directory: Path) -> None:
             target / "schema.json",
             json.dumps({"tables": tables_json(tables.values()), "views": [str(v) for v in views]}).encode(),
         )
+        if version == "3.11":
+            for path in Path(status.nodes[0].cdc_raw).glob("*.log"):
+                keep(target / path.name, path.read_bytes())
         # Those with changes of CDC tables have an index, which is never ahead of its segment.
         for index in Path(status.nodes[0].cdc_raw).glob("*_cdc.idx"):
             keep(target / index.name, index.read_bytes())
@@ -415,6 +428,16 @@ def record(name: str, directory: Path) -> None:
             keep(target / path.name, path.read_bytes())
     if name == PLAIN:
         record_events()
+
+
+def fill_segments(session: Any, cdc_raw: Path) -> None:
+    """Write until all segments there are now have gone to cdc_raw, which one does when all in it is flushed."""
+    segments = {path.name for path in (cdc_raw.parent / "commitlog").glob("*.log")}
+    session.execute(f"CREATE KEYSPACE filler {SETUP[0].partition(' g ')[2]}")
+    session.execute("CREATE TABLE filler.t (k int PRIMARY KEY, b blob)")
+    insert = session.prepare("INSERT INTO filler.t (k, b) VALUES (0, ?)")
+    while segments & {path.name for path in (cdc_raw.parent / "commitlog").glob("*.log")}:
+        session.execute(insert, (bytes(30_000),))
 
 
 def keep(path: Path, data: bytes) -> None:

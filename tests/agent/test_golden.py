@@ -57,8 +57,8 @@ def test_statements(decoder: ModuleType, tmp_path: Path, name: str, mode: ReadMo
     assert sorted(skipped) == ["unknown_table"]
     assert mutations > len(STATEMENTS)
     # The first segment is complete, and all of it is read: its last section ends where Cassandra's index says.
-    index = min(name for name in recording.files if name.endswith("_cdc.idx"))
-    assert [s.position for s in follow.finished] == [int(recording.files[index].split(b"\n")[0])]
+    if index := min((name for name in recording.files if name.endswith("_cdc.idx")), default=None):
+        assert [s.position for s in follow.finished] == [int(recording.files[index].split(b"\n")[0])]
     assert [s.bad for s in follow.finished + follow.segments] == [False, False]
     for segment in follow.finished:
         segment.close()
@@ -84,9 +84,11 @@ def test_decoding_resumes_at_every_change(plain: ModuleType, tmp_path: Path, nam
         follow.close()
 
 
-@pytest.mark.parametrize("name", [n for n in RECORDINGS if n.endswith("plain")])
+@pytest.mark.parametrize("name", [n for n in RECORDINGS if n.endswith("plain") and not n.startswith("6")])
 def test_eager_reads_past_the_last_marker(decoder: ModuleType, tmp_path: Path, name: str) -> None:
-    """The segments written once more, a section's entries first and its marker later: each entry is read once."""
+    """The segments written once more, a section's entries first and its marker later: each entry is read once. Those of
+    3.11 are complete when they are there.
+    """
     recording = golden.load(name)
     plans = recording.plans(decoder, recording.followed)
     whole, _, _ = read(decoder, follow_of(recording, tmp_path), recording.plans(decoder, recording.followed))

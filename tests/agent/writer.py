@@ -7,7 +7,7 @@ import struct
 import uuid
 import zlib
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from zlib import crc32
 
 import cramjam
@@ -231,6 +231,13 @@ class _Body:
 def mutation(*updates: Update) -> bytes:
     """A mutation's bytes, as versions 6 to 8 have them."""
     return vint(len(updates)) + b"".join(_Body(u).bytes() for u in updates)
+
+
+def with_row_counts(updates: Sequence[Update]) -> list[Update]:
+    """The updates as a replica serialises them anew: a row estimate is the number of the rows that are there."""
+    return [
+        u if u.estimate is None else replace(u, estimate=sum(isinstance(row, Row) for row in u.rows)) for u in updates
+    ]
 
 
 def flagged_mutation(flags: int, epochs: Sequence[int], *updates: Update) -> bytes:

@@ -42,21 +42,21 @@ cdef class TablePlan:
     node_bytes=bytes, segment_bytes=bytes, end=Py_ssize_t, p=Py_ssize_t, remaining=Py_ssize_t, size=Py_ssize_t,
     payload=bytes, size_crc=Py_ssize_t, raw=cython.p_const_char, after=Py_ssize_t, mark=Py_ssize_t,
     digest=bytes, position=bytes, parts=bytes,
-    part=Py_ssize_t, scope=int, last=bytes, value=bytes, heads=list, head=bytes, problem=str, epochs=list,
+    part=Py_ssize_t, scope=int, last=bytes, value=bytes, heads=list, head=bytes, problem=str, variable=list,
 )
 cpdef object decode(
     bytes data, Py_ssize_t base, bint final, dict plans, str node, long long segment, int version,
     Py_ssize_t max_changes, bint live=*, bint padded=*
 )
 
-@cython.locals(pieces=list, start=Py_ssize_t, i=Py_ssize_t)
-cdef bytes unflagged(bytes payload, list epochs)
+@cython.locals(pieces=list, start=Py_ssize_t, first=Py_ssize_t, end=Py_ssize_t, other=bytes)
+cdef bytes replicated(bytes payload, list variable)
 
 @cython.locals(
     updates=cython.ulonglong, p=Py_ssize_t, start=Py_ssize_t, met=int, flagged=bint, plan=TablePlan, table=bytes,
     raw=cython.p_const_char,
 )
-cdef int mutation(bytes d, int version, dict plans, list decoded, list notes, list epochs) except -1
+cdef int mutation(bytes d, int version, dict plans, list decoded, list notes, list variable) except -1
 
 @cython.locals(
     size=Py_ssize_t, partition=bytes, flags=int, low=cython.ulonglong, low_deletion=cython.ulonglong,
@@ -64,10 +64,10 @@ cdef int mutation(bytes d, int version, dict plans, list decoded, list notes, li
     newest=cython.longlong, expires=cython.longlong, effect=cython.longlong, expired=cython.longlong, values=list,
     key=bytes, last=bytes, raw=cython.p_const_char, opened=list, ranges=list, first=Py_ssize_t, empty=list,
     i=Py_ssize_t, index=int, scope=int, of_statics=bytes, lows=bytes, first_ttl=Py_ssize_t, low_ttl=cython.ulonglong,
-    row_start=Py_ssize_t,
+    row_start=Py_ssize_t, estimate=cython.ulonglong, rows=cython.ulonglong, before_estimate=Py_ssize_t,
 )
 cdef Py_ssize_t update(
-    bytes d, Py_ssize_t start, Py_ssize_t p, TablePlan plan, list decoded, list notes
+    bytes d, Py_ssize_t start, Py_ssize_t p, TablePlan plan, list decoded, list notes, list variable
 ) except -1
 
 @cython.locals(
@@ -128,6 +128,8 @@ cdef bytes long_bytes(long long value)
 
 @cython.locals(first=int, size=int, value=cython.ulonglong)
 cdef (unsigned long long, Py_ssize_t) vint(bytes d, Py_ssize_t p)
+
+cdef bytes vint_bytes(object value)
 
 @cython.locals(value=cython.ulonglong)
 cdef (Py_ssize_t, Py_ssize_t) length(bytes d, Py_ssize_t p)

@@ -288,7 +288,7 @@ def decode(
     notes: list[str] = []
     problems: list[tuple[int, str]] = []
     decoded: list[DecodedChange] = []
-    epochs: list[int] = []
+    variable: list[tuple[int, int, bytes]] = []
     unknown: UnknownSchema | None = None
     schema = False
     broken = False
@@ -333,7 +333,7 @@ def decode(
             continue
         mark = len(notes)
         try:
-            met = mutation(payload, version, plans, decoded, notes, epochs)
+            met = mutation(payload, version, plans, decoded, notes, variable)
             schema = met == _SCHEMA
             if met == _HIDDEN:
                 problems.append((base + p, "a batch over an unknown table, which hides what follows it"))
@@ -350,7 +350,7 @@ def decode(
         mutations += 1
         p = after
         if decoded:
-            digest = md5(unflagged(payload, epochs) if version >= _FLAGGED else payload).hexdigest().encode()
+            digest = md5(replicated(payload, variable) if variable else payload).hexdigest().encode()
             position = long_bytes(base + after)
             if len(decoded) == 1:
                 index, partition, key, scope, last = decoded[0]
@@ -369,17 +369,20 @@ def decode(
     return DecodedBatch(changes, p, mutations, notes, problems, broken, schema, unknown)
 
 
-def unflagged(payload: bytes, epochs: list[int]) -> bytes:
-    """Return a mutation of version 9 as versions 6 to 8 have it: without its flags, and the `epochs`, by their bounds.
+def replicated(payload: bytes, variable: list[tuple[int, int, bytes]]) -> bytes:
+    """Return a mutation as each replica could have logged it: with other bytes in its `variable` parts.
 
-    Replicas of one mutation may differ in both, as each serialises a large mutation anew, with the schema that it has;
-    and a node that is not upgraded yet writes neither. The digest is of what all of them have.
+    The digest is of that. Of version 9 the flags and the epochs go: replicas may differ in both, as each serialises a
+    large mutation anew, with the schema that it has; and a node that is not upgraded yet writes neither. A row estimate
+    is that of a node that serialises anew: the coordinator's counts rows which a deletion of the same mutation hides,
+    and which are not written.
     """
     pieces: list[bytes] = []
-    start = 1
-    for i in range(0, len(epochs), 2):
-        pieces.append(payload[start : epochs[i]])
-        start = epochs[i + 1]
+    start = 0
+    for first, end, other in variable:
+        pieces.append(payload[start:first])
+        pieces.append(other)
+        start = end
     pieces.append(payload[start:])
     return b"".join(pieces)
 
@@ -390,10 +393,10 @@ def mutation(
     plans: dict[bytes, TablePlan],
     decoded: list[DecodedChange],
     notes: list[str],
-    epochs: list[int],
+    variable: list[tuple[int, int, bytes]],
 ) -> int:
-    """Walk a mutation; what it changes goes to `decoded`, reasons for skipping to `notes`, the bounds of its tables'
-    epochs to `epochs`, which is cleared first.
+    """Walk a mutation; what it changes goes to `decoded`, reasons for skipping to `notes`. `variable`, which is cleared
+    first, gets what replicas may log differently, as (offset, end, the bytes to take the digest of).
 
     Returns _SCHEMA if it is of the schema, _HIDDEN if something in it can't be reached, else 0.
     Raises UnknownSchema, and Corrupt or IndexError for bytes outside the grammar.
@@ -401,9 +404,10 @@ def mutation(
     raw = d
     flagged = version >= _FLAGGED
     p = 0
+    variable.clear()
     if flagged:
-        epochs.clear()
         p = 1
+        variable.append((0, p, b""))
     updates = d[p]
     p += 1
     if updates > 127:
@@ -422,9 +426,8 @@ def mutation(
         start = p
         p += 16
         if flagged:
-            epochs.append(p)
+            variable.append((p, p + _SIZES[d[p]], b""))
             p += _SIZES[d[p]]
-            epochs.append(p)
         if plan.index < 0:
             if not plan.is_known:
                 # Without its schema its end can't be found.
@@ -436,15 +439,23 @@ def mutation(
                 met = _SCHEMA
             elif plan.reason:
                 notes.append(plan.reason)
-            if updates == 0:
+            if updates == 0 and not decoded:
                 return met
-        p = update(d, start, p, plan, decoded, notes)
+        p = update(d, start, p, plan, decoded, notes, variable)
     if p != len(d):
         raise Corrupt(f"{len(d) - p} bytes after a mutation")
     return met
 
 
-def update(d: bytes, start: int, p: int, plan: TablePlan, decoded: list[DecodedChange], notes: list[str]) -> int:
+def update(
+    d: bytes,
+    start: int,
+    p: int,
+    plan: TablePlan,
+    decoded: list[DecodedChange],
+    notes: list[str],
+    variable: list[tuple[int, int, bytes]],
+) -> int:
     """Walk the update whose table id is at `start` and whose key at `p`; returns the offset after it."""
     size = d[p]
     p += 1
@@ -508,8 +519,10 @@ def update(d: bytes, start: int, p: int, plan: TablePlan, decoded: list[DecodedC
             if plan.cells:
                 last += cells(plan, of_statics, lows, raw[row_start - 2 : row_start - 1], raw[row_start:p])
             decoded.append((plan.index, partition, prefix + bytes(len(plan.clustering)), _STATIC, last))
+    estimate = rows = 0
+    before_estimate = p
     if flags & 16:
-        p += _SIZES[d[p]]
+        estimate, p = vint(d, p)
     values: list[bytes | None] = []
     opened: list[tuple[bytes, int]] | None = None
     while True:
@@ -518,6 +531,8 @@ def update(d: bytes, start: int, p: int, plan: TablePlan, decoded: list[DecodedC
         if row_flags & 1:
             if opened:
                 raise Corrupt("a range that is not closed")
+            if flags & 16 and estimate != rows:
+                variable.append((before_estimate, before_estimate + _SIZES[d[before_estimate]], vint_bytes(rows)))
             if empty:
                 for i in range(first, len(decoded)):
                     index, partition, key, scope, last = decoded[i]
@@ -538,6 +553,7 @@ def update(d: bytes, start: int, p: int, plan: TablePlan, decoded: list[DecodedC
             if d[p] & 1:
                 raise Corrupt("a static row among the others")
             p += 1
+        rows += 1
         values.clear()
         p = clustering(d, p, plan, len(plan.clustering), values)
         row_start = p
@@ -920,6 +936,14 @@ def long_rest(high_bits: int) -> bytes:
         high_bits >>= 14
     out.append(_LAST[high_bits])
     return b"".join(out)
+
+
+def vint_bytes(value: int) -> bytes:
+    """Return a number below 2**56 as a vint."""
+    size = 1
+    while value >> 7 * size:
+        size += 1
+    return ((0xFF << 9 - size & 0xFF) << 8 * (size - 1) | value).to_bytes(size, "big")
 
 
 def vint(d: bytes, p: int) -> tuple[int, int]:

@@ -19,7 +19,6 @@ import org.apache.cassandra.db.DeletionTime;
 import org.apache.cassandra.db.LivenessInfo;
 import org.apache.cassandra.db.Mutation;
 import org.apache.cassandra.db.commitlog.CommitLogDescriptor;
-import org.apache.cassandra.db.commitlog.CommitLogPosition;
 import org.apache.cassandra.db.commitlog.CommitLogReadHandler;
 import org.apache.cassandra.db.commitlog.CommitLogReader;
 import org.apache.cassandra.db.partitions.PartitionUpdate;
@@ -30,6 +29,7 @@ import org.apache.cassandra.db.rows.RangeTombstoneMarker;
 import org.apache.cassandra.db.rows.Row;
 import org.apache.cassandra.db.rows.Unfiltered;
 import org.apache.cassandra.db.rows.UnfilteredRowIterator;
+import org.apache.cassandra.io.util.DataOutputBuffer;
 import org.apache.cassandra.io.util.File;
 import org.apache.cassandra.schema.SchemaTransformation;
 import org.apache.cassandra.service.ClientState;
@@ -40,15 +40,14 @@ import org.apache.cassandra.utils.ByteBufferUtil;
  * Version.java of a Cassandra, and reads segments of that one and of older ones.
  *
  * The schema is a file of CQL statements, each ended by a zero byte. A line of JSON per effect: [segment, position, MD5 of
- * the mutation's content, table id, partition key, scope, clustering values, start, end, write time, expiry, cells], bytes and
- * names as hex, a bound as [inclusive, values], null for what is not there. Cells: [liveness, deletion, deletions of
- * columns, cells], of these a cell as [column, path, value, write time, TTL, local deletion time]. Bytes outside the format
- * end it with an error.
+ * the mutation as a replica logs it that serialises it anew, table id, partition key, scope, clustering values, start, end,
+ * write time, expiry, cells], bytes and names as hex, a bound as [inclusive, values], null for what is not there. Cells:
+ * [liveness, deletion, deletions of columns, cells], of these a cell as [column, path, value, write time, TTL, local
+ * deletion time]. Bytes outside the format end it with an error.
  */
 public class Oracle extends CommitLogReader implements CommitLogReadHandler
 {
     private final PrintStream out = new PrintStream(new BufferedOutputStream(System.out, 1 << 20), false);
-    private byte[] logged;
 
     public static void main(String[] args) throws Exception
     {
@@ -69,27 +68,23 @@ public class Oracle extends CommitLogReader implements CommitLogReadHandler
     }
 
     @Override
-    protected void readMutation(CommitLogReadHandler handler, byte[] buffer, int size, CommitLogPosition minimum, int position,
-                                CommitLogDescriptor descriptor) throws IOException
-    {
-        logged = buffer;
-        super.readMutation(handler, buffer, size, minimum, position, descriptor);
-    }
-
-    @Override
     public void handleMutation(Mutation mutation, int size, int position, CommitLogDescriptor descriptor)
     {
-        String start = "[" + descriptor.id + ',' + position + ",\"" + digest(mutation, size) + "\",\"";
+        String start = "[" + descriptor.id + ',' + position + ",\"" + digest(mutation, Version.ofDigest(descriptor)) + "\",\"";
         for (PartitionUpdate update : mutation.getPartitionUpdates())
             for (String effect : effects(update))
-                out.println(start + update.metadata().id + "\"," + hex(update.partitionKey().getKey()) + ',' + effect + ']');
+                out.println(start + update.metadata().id.asUUID() + "\"," + hex(update.partitionKey().getKey()) + ',' + effect + ']');
     }
 
-    private String digest(Mutation mutation, int size)
+    private static String digest(Mutation mutation, int version)
     {
-        try
+        try (DataOutputBuffer out = new DataOutputBuffer())
         {
-            return HexFormat.of().formatHex(MessageDigest.getInstance("MD5").digest(Version.content(mutation, logged, size)));
+            // Not by the mutation's own serializer: it has kept the bytes that it was read from.
+            out.writeUnsignedVInt32(mutation.getPartitionUpdates().size());
+            for (PartitionUpdate update : mutation.getPartitionUpdates())
+                PartitionUpdate.serializer.serialize(update, out, version);
+            return HexFormat.of().formatHex(MessageDigest.getInstance("MD5").digest(out.toByteArray()));
         }
         catch (NoSuchAlgorithmException | IOException e)
         {

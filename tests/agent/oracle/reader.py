@@ -84,7 +84,11 @@ class Oracle:
         """What is in the segments of the node with this cassandra.yaml, of these tables, which the `schema` defines."""
         statements = self._directory / "schema.cql"
         statements.write_text("\0".join(schema))
-        options = [*MODULES, "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", f"-Dcassandra.config={yaml.as_uri()}"]
+        # 6.0 takes the schema that it finds in the node's data for its own.
+        no_data = {**json.loads(yaml.read_text()), "data_file_directories": [str(self._directory / "data")]}
+        config = self._directory / "cassandra.yaml"
+        config.write_text(json.dumps(no_data))
+        options = [*MODULES, "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", f"-Dcassandra.config={config.as_uri()}"]
         options += [
             f"-Dcassandra.storagedir={self._directory}",
             "-Dhelenus.log=OFF",

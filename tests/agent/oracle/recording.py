@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import re
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -11,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from uuid import UUID
 
+from agent.golden import without_vectors
 from agent.oracle.fold import Selected, may_be_folded, select
 from agent.oracle.reader import Oracle, Record, followed, schema_of
 from agent.oracle.workload import ALTERATIONS, KEYSPACE, SETUP, Done, Runner, Workload
@@ -58,7 +58,7 @@ def record(directory: Path, yaml: Mapping[str, Override], seed: int, oracle: Ora
         try:
             session = cluster.connect()
             session.default_timeout = 60
-            executed = _run_workload(session, seed, [_without_vectors(line) for line in SETUP] if is_old else SETUP)
+            executed = _run_workload(session, seed, [without_vectors(line) for line in SETUP] if is_old else SETUP)
             tables = read_tables(session)
             views = [row.id for row in session.execute("SELECT id FROM system_schema.views")]
             schema = schema_of(session, KEYSPACE)
@@ -75,11 +75,6 @@ def record(directory: Path, yaml: Mapping[str, Override], seed: int, oracle: Ora
     segments = sorted(Path(status.nodes[0].cdc_raw).glob("*.log"))
     records = oracle.read(Path(status.nodes[0].cassandra_yaml), schema, segments, followed(tables))
     return Recording(seed, executed, tables, views, segments, records, selected)
-
-
-def _without_vectors(statement: str) -> str:
-    """The statement with lists in place of the type that only 5.0 has."""
-    return re.sub(r"vector<(.*?), \d>", r"frozen<list<\1>>", statement)
 
 
 def _run_workload(session: object, seed: int, setup: Sequence[str]) -> list[Done]:

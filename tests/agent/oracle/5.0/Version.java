@@ -1,8 +1,5 @@
-import java.io.IOException;
-import java.util.Arrays;
-
 import org.apache.cassandra.config.DatabaseDescriptor;
-import org.apache.cassandra.db.Mutation;
+import org.apache.cassandra.db.commitlog.CommitLogDescriptor;
 import org.apache.cassandra.schema.Schema;
 import org.apache.cassandra.schema.SchemaTransformation;
 
@@ -19,9 +16,9 @@ class Version
         Schema.instance.transform(transformation);
     }
 
-    /** The bytes that the digest is of: those of the log. */
-    static byte[] content(Mutation mutation, byte[] logged, int size) throws IOException
+    /** The version in which a mutation's digest is taken: that of its segment. */
+    static int ofDigest(CommitLogDescriptor segment)
     {
-        return Arrays.copyOf(logged, size);
+        return segment.getMessagingVersion();
     }
 }

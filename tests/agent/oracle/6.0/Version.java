@@ -1,8 +1,5 @@
-import java.io.IOException;
-
 import org.apache.cassandra.config.DatabaseDescriptor;
-import org.apache.cassandra.db.Mutation;
-import org.apache.cassandra.io.util.DataOutputBuffer;
+import org.apache.cassandra.db.commitlog.CommitLogDescriptor;
 import org.apache.cassandra.net.MessagingService;
 import org.apache.cassandra.schema.Schema;
 import org.apache.cassandra.schema.SchemaTransformation;
@@ -22,13 +19,9 @@ class Version
         Schema.instance.submit(transformation);
     }
 
-    /** The bytes that the digest is of: those that a node of 5.0 would have logged. */
-    static byte[] content(Mutation mutation, byte[] logged, int size) throws IOException
+    /** The version in which a mutation's digest is taken: at most that of 5.0, which has no flags and no epochs. */
+    static int ofDigest(CommitLogDescriptor segment)
     {
-        try (DataOutputBuffer out = new DataOutputBuffer())
-        {
-            Mutation.serializer.serialize(mutation, out, MessagingService.VERSION_50);
-            return out.toByteArray();
-        }
+        return Math.min(segment.getMessagingVersion(), MessagingService.VERSION_50);
     }
 }

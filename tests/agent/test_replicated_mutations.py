@@ -1,18 +1,21 @@
-"""Mutations of version 9, as Cassandra 6.0 writes them: what a node of 4.x or 5.0 logs of the same mutation gives the
-same events, digest included, whatever flags and epochs the node of 6.0 has put in.
+"""One mutation as different replicas log it gives the same events, digest included: whatever flags and epochs a node of
+Cassandra 6.0 has put in, and however many rows a coordinator counted.
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import ModuleType
 from typing import Any
 
 from agent.strategies import mutations
 from agent.test_decoder import NODE, SEGMENT, plans
 from agent.test_fuzz import plainly, slow
-from agent.writer import Update, entry, flagged_mutation, mutation
+from agent.writer import Update, entry, flagged_mutation, mutation, with_row_counts
 from hypothesis import given
 from hypothesis import strategies as st
+
+from helenus_schemas.event import wire
 
 EPOCHS = st.one_of(st.integers(0, 200), st.integers(0, 2**64 - 1))
 
@@ -57,3 +60,28 @@ def test_damage_is_found_alike_in_both_forms(
 def test_a_mutation_that_ends_in_its_flags(decoder: ModuleType) -> None:
     batch = decoder.decode(entry(b"\0\1" + bytes(8)), 0, True, {}, NODE, SEGMENT, 9, 10)
     assert batch.problems == [(0, "an update that is cut off")]
+
+
+@slow
+@given(batches=mutations(), data=st.data())
+def test_row_estimates_are_no_part_of_the_digest(
+    decoder: ModuleType, batches: list[list[Update]], data: st.DataObject
+) -> None:
+    """A coordinator counts rows that a deletion of the same mutation hides; a replica that serialises it anew has none.
+    Also of a table that is not followed, behind one that is.
+    """
+    for updates in batches:
+        estimated = [replace(u, estimate=data.draw(st.integers(0, 2**40))) for u in updates]
+        tables = {update.table.id: update.table for update in updates}
+        followed = {updates[0].table.id}
+        digests = set()
+        for written in (estimated, with_row_counts(estimated)):
+            table_plans = {
+                table.id.bytes: decoder.plan_table(table, 0 if table.id in followed else -1)
+                for table in tables.values()
+            }
+            for version, payload in ((8, mutation(*written)), (9, flagged_mutation(1, [7] * len(written), *written))):
+                batch = decoder.decode(entry(payload), 0, True, table_plans, NODE, SEGMENT, version, 10**6)
+                assert batch.problems == []
+                digests |= {wire.decode(value).digest for *_, value in batch.changes}
+        assert len(digests) <= 1
