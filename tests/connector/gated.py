@@ -66,11 +66,11 @@ class Gated:
             intake.poison,
             key_reads.by_name,
             key_reads.waiting,
-            key_reads.gone,
+            key_reads.outdated,
         )
 
     def unproven(self, key_read: KeyRead) -> Mapping[bytes, UnprovenChange]:
-        key_read.proof = self.batch._evidence.proof(key_read)
+        key_read.proof = self.batch._evidence.prove(key_read)
         return key_read.proof.unproven
 
     def mark(self, key_read: KeyRead) -> None:

@@ -30,10 +30,10 @@ from helenus_connector.pipeline import stage
 from helenus_connector.pipeline.batch_outcome import BatchOutcome
 from helenus_connector.pipeline.stage import Stage
 from helenus_connector.reread import (
-    _attempt,
     _batch,
     _evidence,
     _marker_reads,
+    _read_pass,
     _read_turns,
     _row_answers,
     resolver,
@@ -324,7 +324,7 @@ def simulated(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[int]
 
     def make(seed: int) -> tuple[Cluster, Connector]:
         cluster = Cluster(seed)
-        for module in (_attempt, _batch, _evidence, _marker_reads, _read_turns, _row_answers):
+        for module in (_read_pass, _batch, _evidence, _marker_reads, _read_turns, _row_answers):
             monkeypatch.setattr(module, "time", cluster)
         monkeypatch.setattr(resolver, "RowReader", lambda session, table, settings: Reader(cluster, table))
         directory = tmp_path / str(seed)

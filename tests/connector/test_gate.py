@@ -217,8 +217,8 @@ def test_a_row_that_is_deleted_whole_stays_so_when_a_column_is_deleted_later(tmp
 def test_the_newest_of_many_cells_proves_nothing_of_the_others(kind: str, silent: bool) -> None:
     timed = TimedColumns.from_columns([Column("v", parse(kind))], [])
     key_read = KeyRead("t", 0, b"", (), Scope.PARTITION)
-    key_read.saw(Image((b"",), 20, [(20).to_bytes(8, "big")], timed))
-    assert (key_read.oldest, key_read.timeless) == (20, silent)
+    key_read.note_live_row(Image((b"",), 20, [(20).to_bytes(8, "big")], timed))
+    assert (key_read.oldest, key_read.has_untimed_rows) == (20, silent)
 
 
 def test_events_of_a_failed_batch_are_not_taken_for_logged_again(tmp_path: Path) -> None:

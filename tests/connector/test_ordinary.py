@@ -149,7 +149,9 @@ def test_works_of_changes(
 ) -> None:
     seen: tuple[list[AdmittedChange], list[AdmittedChange]] = ([], [])
     made, expected = KeyReads(CODEC, 6, 4), KeyReads(CODEC, 6, 4)
-    ordinary.collect_row_reads(iter(changes), made.by_name, made._taken, 6, has_rows, seen[0].append, made.add)
+    ordinary.collect_row_reads(
+        iter(changes), made.by_name, made._reads_of_changes, 6, has_rows, seen[0].append, made.add
+    )
     deletes = int(Effect.GONE | Effect.DELETES)
     for change in changes:
         expected.add(change)
@@ -160,12 +162,12 @@ def test_works_of_changes(
         change.copies += copies
     for key_reads in (made, expected):
         key_reads.add_due((), lambda *_: 5)
-    for reads, other in ((made.by_name, expected.by_name), (made.verified, expected.verified)):
+    for reads, other in ((made.by_name, expected.by_name), (made.verifications, expected.verifications)):
         assert list(reads) == list(other)
         assert [attributes_of(key_read) for key_read in reads.values()] == [
             attributes_of(key_read) for key_read in other.values()
         ]
-    assert (made.waiting, made.gone) == (expected.waiting, expected.gone)
+    assert (made.waiting, made.outdated) == (expected.waiting, expected.outdated)
     assert seen[0] == seen[1]
 
 
@@ -177,22 +179,22 @@ def test_a_work_plain_and_compiled(form: str, tmp_path_factory: pytest.TempPathF
     made = module.KeyRead("events", 1, b"k", (b"v",), Scope.ROW, None, 3, event, 6, True)
     assert (made.name, made.scope, made.parts, made.event) == (("events", 1, b"k", None), Scope.ROW, 3, event)
     assert (made.consistency, made.is_scanned, made.awaited, made.proof) == (6, True, {}, module.PROVEN)
-    assert (made.events, made.since, made.is_marked, made.is_asked_for) == (0, 7.0, False, False)
+    assert (made.events, made.since, made.is_marked, made.must_be_published) == (0, 7.0, False, False)
     nothing = "unconfirmed read_at first_expires oldest verifying newest after".split()
     assert [getattr(made, name) for name in nothing] == [None] * len(nothing)
-    assert (made.timeless, made.is_outdated, made.unseen) == (False, False, frozenset())
+    assert (made.has_untimed_rows, made.is_outdated, made.unseen) == (False, False, frozenset())
     made.events = 1
-    assert made.is_asked_for
+    assert made.must_be_published
     made.events, made.unconfirmed = 0, UnconfirmedKey("events", 1, b"k", Scope.ROW, since=5.0)
-    assert (made.since, made.is_asked_for) == (5.0, False)
+    assert (made.since, made.must_be_published) == (5.0, False)
     made.unconfirmed.unread = 1
-    assert made.is_asked_for
+    assert made.must_be_published
     made.scope = Scope.PARTITION
     assert made.is_marked
-    made.saw(Image((b"x",), T, (struct.pack(">q", T - 1),), TimedColumns((1,), (False,), 0, 0, 0)))
-    assert (made.oldest, made.timeless) == (T - 1, False)
-    made.saw(None)
-    assert (made.oldest, made.timeless) == (T - 1, True)
+    made.note_live_row(Image((b"x",), T, (struct.pack(">q", T - 1),), TimedColumns((1,), (False,), 0, 0, 0)))
+    assert (made.oldest, made.has_untimed_rows) == (T - 1, False)
+    made.note_live_row(None)
+    assert (made.oldest, made.has_untimed_rows) == (T - 1, True)
 
 
 OF_THE_BATCH = set(
@@ -201,13 +203,13 @@ OF_THE_BATCH = set(
 )
 OF_AN_ATTEMPT = set(
     "write_time expires before after read_rows last_digest failure cells op _written continues is_confirmed digest"
-    " published dead_lettered records read_at proof oldest timeless is_outdated unseen".split()
+    " published dead_lettered records read_at proof oldest has_untimed_rows is_outdated unseen".split()
 )
 
 
 @pytest.mark.parametrize("form", ["plain", "compiled"])
-def test_another_attempt_has_nothing_of_the_one_before(form: str, tmp_path_factory: pytest.TempPathFactory) -> None:
-    """A field that is new belongs to one of them: to the batch, if it is set before the first attempt."""
+def test_another_pass_has_nothing_of_the_one_before(form: str, tmp_path_factory: pytest.TempPathFactory) -> None:
+    """A field that is new belongs to one of them: to the batch, if it is set before the first pass."""
     source = REREAD / "_key_read.py"
     module = twice.plain(source) if form == "plain" else twice.compiled(source, tmp_path_factory)
     types = [path.with_suffix(".pxd").read_text() for path in (source, RESOLVED)]
@@ -219,7 +221,7 @@ def test_another_attempt_has_nothing_of_the_one_before(form: str, tmp_path_facto
     for name in OF_THE_BATCH | OF_AN_ATTEMPT:
         setattr(before, name, typed.get(name, 7))
         assert getattr(before, name) != getattr(new, name)
-    after = before.for_attempt()
+    after = before.for_next_pass()
     for name in OF_THE_BATCH:
         assert getattr(after, name) == getattr(before, name)
     for name in OF_AN_ATTEMPT:
@@ -291,35 +293,44 @@ def test_works_that_are_read(
     """Though others of its events partition were deleted, as `deletes` says; of this row `row_deletions` are."""
     reader: Any = SimpleNamespace(shows_all_times=shows_all, table=SimpleNamespace(clustering=()))
     gated.batch._reader = reader
-    attempt: Any = gated.batch._begin_attempt(False)
+    read_pass: Any = gated.batch._begin_pass(False)
     prepared: list[KeyRead] = []
 
     def prepare(key_read: KeyRead) -> None:
         prepared.append(key_read)
-        attempt.prepare(key_read)
+        read_pass.prepare(key_read)
 
     expected = copy.copy(each)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(gated.gate, "count_replicas", lambda *_: reported)
         patch.setattr(type(gated.caches.cache_for("events", 0)), "has_deletions", deletes)
-        patch.setattr(attempt.evidence, "_deletions", lambda *_: row_deletions if deletes else [])
-        least = attempt.evidence.nodes_needed(each.consistency)
+        patch.setattr(read_pass.evidence, "_deletions", lambda *_: row_deletions if deletes else [])
+        min_reporters = read_pass.evidence.min_reporters(each.consistency)
         reads_to_join = {(raw(1),): [more]} if more.events else {}
         answers = [((raw(1),), image_read)]
         reads_by_key = {(raw(1),): each}
-        nodes, is_undone = gated.gate.count_replicas, attempt.evidence.is_undone
+        count_replicas, may_show_shadowed = gated.gate.count_replicas, read_pass.evidence.may_show_shadowed
         group = ordinary.prove_row_reads(
-            reads_by_key, answers, reads_to_join, 7.5, least, nodes, lambda _: deletes, is_undone, shows_all, prepare
+            reads_by_key,
+            answers,
+            reads_to_join,
+            7.5,
+            min_reporters,
+            count_replicas,
+            lambda _: deletes,
+            may_show_shadowed,
+            shows_all,
+            prepare,
         )
         expected.read_at, expected.after = 7.5, image_read
-        attempt.prepare(expected)
+        read_pass.prepare(expected)
     assert [attributes_of(key_read) for key_read in group] == [
         attributes_of(key_read) for key_read in ([expected, more] if reads_to_join else [expected])
     ]
-    is_undone = bool(deletes and row_deletions) and (
-        not row_of(image_read).times or any(deletion.undone_by(row_of(image_read)) for deletion in row_deletions)
+    may_show_shadowed = bool(deletes and row_deletions) and (
+        not row_of(image_read).times or any(deletion.shadows_cells_of(row_of(image_read)) for deletion in row_deletions)
     )
-    is_shown = image_read is not None and not is_undone
+    is_shown = image_read is not None and not may_show_shadowed
     plain = each.unconfirmed is None and each.verifying is None
     if (
         plain

@@ -12,7 +12,7 @@ from helenus_connector.reread._proof import (
     ALL_COLUMNS,
     ReportedDeletion,
     RowEvidence,
-    Witness,
+    Verdict,
     is_proven,
     judge_row,
     lowest_level,
@@ -28,12 +28,12 @@ V, W = column_bit("v"), column_bit("w")
 COLUMNS = [Column("v", parse("int")), Column("w", parse("int"))]
 TIMED = TimedColumns.from_columns(COLUMNS, [])
 LIVE, DELETES, ROW, GONE = Effect.LIVE, Effect.DELETES, Effect.ROW, Effect.GONE
-SHOWN, ABSENT, SILENT, AGAINST = Witness
+SHOWN, ABSENT, SILENT, AGAINST = Verdict
 
 
 def witness_of(
     effect: int, time: int, *times: "int | None", deletion: ReportedDeletion | None = None, timed: TimedColumns = TIMED
-) -> Witness:
+) -> Verdict:
     """Of a row with these write times; without any there is none."""
     row = RowEvidence(True, times, timed) if times else RowEvidence(False)
     return judge_row(UnprovenChange(time, effect=int(effect)), row, [deletion] if deletion else [], 1000.0)
@@ -95,7 +95,7 @@ def test_a_row_shows_the_times_of_its_own_cells_alone() -> None:
         (LIVE | V | Effect.COUNTER, (9, 9), SILENT),
     ],
 )
-def test_how_a_row_shows_a_change_of_time_5(effect: int, times: tuple[int | None, ...], expected: Witness) -> None:
+def test_how_a_row_shows_a_change_of_time_5(effect: int, times: tuple[int | None, ...], expected: Verdict) -> None:
     assert witness_of(effect, 5, *times) is expected
 
 
@@ -111,7 +111,7 @@ def test_how_a_row_shows_a_change_of_time_5(effect: int, times: tuple[int | None
     ],
 )
 def test_a_later_deletion_explains_why_a_write_is_not_there(
-    deletion: ReportedDeletion, times: tuple[int | None, ...], expected: Witness
+    deletion: ReportedDeletion, times: tuple[int | None, ...], expected: Verdict
 ) -> None:
     assert witness_of(LIVE | V, 5, *times, deletion=deletion) is expected
 
@@ -124,11 +124,11 @@ def test_an_inserted_row_outlives_its_cells() -> None:
 
 def test_a_row_with_deleted_values_will_change() -> None:
     row = RowEvidence(True, (4, 9), TIMED)
-    assert ReportedDeletion(4, ALL_COLUMNS).undone_by(row)
-    assert ReportedDeletion(4, V).undone_by(row)
-    assert not ReportedDeletion(3, ALL_COLUMNS).undone_by(row)
-    assert not ReportedDeletion(4, W).undone_by(row)
-    assert not ReportedDeletion(4, ALL_COLUMNS).undone_by(RowEvidence(True, (9, None), TIMED))
+    assert ReportedDeletion(4, ALL_COLUMNS).shadows_cells_of(row)
+    assert ReportedDeletion(4, V).shadows_cells_of(row)
+    assert not ReportedDeletion(3, ALL_COLUMNS).shadows_cells_of(row)
+    assert not ReportedDeletion(4, W).shadows_cells_of(row)
+    assert not ReportedDeletion(4, ALL_COLUMNS).shadows_cells_of(RowEvidence(True, (9, None), TIMED))
 
 
 def test_what_has_expired_is_no_contradiction() -> None:
@@ -154,8 +154,8 @@ def test_columns_of_many_cells_and_those_without_times_say_little() -> None:
 def test_the_deletion_of_one_element_takes_no_column_away() -> None:
     many = TimedColumns.from_columns([Column("v", parse("map<text, int>")), COLUMNS[1]], [])
     row = RowEvidence(True, (4, 9), many)
-    assert not ReportedDeletion(6, V).undone_by(row), "others of its elements stay"
-    assert ReportedDeletion(6, ALL_COLUMNS).undone_by(row)
+    assert not ReportedDeletion(6, V).shadows_cells_of(row), "others of its elements stay"
+    assert ReportedDeletion(6, ALL_COLUMNS).shadows_cells_of(row)
     assert witness_of(LIVE | V, 5, None, 9, timed=many, deletion=ReportedDeletion(6, V)) is not ABSENT, (
         "it may be of another one"
     )
@@ -180,7 +180,7 @@ def test_columns_that_share_a_bit_count_as_one() -> None:
     assert witness_of(effect, 5, 9, None, timed=shared) is SILENT
     assert witness_of(DELETES | column_bit(first), 5, None, 3, timed=shared) is SILENT
     assert witness_of(GONE, 5, 9, 3, timed=shared) is AGAINST
-    assert not ReportedDeletion(5, column_bit(first)).undone_by(RowEvidence(True, (3, None), shared))
+    assert not ReportedDeletion(5, column_bit(first)).shadows_cells_of(RowEvidence(True, (3, None), shared))
 
 
 @pytest.mark.parametrize("kind", ["map<text, int>", "list<int>", "frozen<list<int>>"])

@@ -19,7 +19,7 @@ from helenus_connector.cassandra_rows.row_reader import UnreadReason, stripe_of
 from helenus_connector.interfaces.event import Event
 from helenus_connector.interfaces.image import Image
 from helenus_connector.pipeline.batch_outcome import BatchOutcome
-from helenus_connector.reread import _attempt, _batch, _live_rows, _marker_reads, _read_turns, _row_answers
+from helenus_connector.reread import _batch, _live_rows, _marker_reads, _read_pass, _read_turns, _row_answers
 from helenus_connector.reread._unread_keys import MOST_READS, key_text
 from helenus_connector.testing.cassandra import MemoryReader
 from helenus_connector.unconfirmed.keys import UnconfirmedKeys
@@ -319,7 +319,7 @@ class Truncated:
         driven.live.update(rows(*((key, key[0]) for key in self.keys)))
         driven.stage.run([], [], True)
         driven.log.log.counts[DATA] = 1
-        for module in (_attempt, _batch, _live_rows, _marker_reads, _read_turns, _row_answers):
+        for module in (_read_pass, _batch, _live_rows, _marker_reads, _read_turns, _row_answers):
             monkeypatch.setattr(module, "time", SimpleNamespace(time=time.time, monotonic=lambda: self.seconds))
         truncated = self
 

@@ -26,7 +26,7 @@ from helenus_connector.interfaces.event import Event
 from helenus_connector.pipeline.batch_outcome import BatchOutcome
 from helenus_connector.reread._evidence import Evidence as Confirmed
 from helenus_connector.reread._key_read import KeyRead
-from helenus_connector.reread._proof import Witness
+from helenus_connector.reread._proof import Verdict
 from helenus_connector.unconfirmed.keys import UnconfirmedKeys
 from helenus_connector.unconfirmed.unproven_changes import UnprovenChange
 from helenus_schemas.cql.table import read_tables
@@ -49,7 +49,7 @@ class Said:
 
     key_read: KeyRead
     change: UnprovenChange
-    witness: Witness
+    witness: Verdict
 
 
 class Evidence(Staged):
@@ -107,7 +107,7 @@ class Evidence(Staged):
             ): verdict
             for verdict in self.said
         }
-        return [verdict for verdict in last.values() if verdict.witness is Witness.AGAINST]
+        return [verdict for verdict in last.values() if verdict.witness is Verdict.AGAINST]
 
     def differs(self, rows: Any) -> list[Any]:
         keyspace, name = self.settings.keyspace, self.settings.table
@@ -156,16 +156,16 @@ def evidence(
         made.append(new_stage)
         return new_stage
 
-    witness = Confirmed._witness
+    witness = Confirmed._judge
 
-    def noting(self: Confirmed, key_read: KeyRead, change: UnprovenChange, *more: Any) -> Witness:
+    def noting(self: Confirmed, key_read: KeyRead, change: UnprovenChange, *more: Any) -> Verdict:
         witnessed = witness(self, key_read, change, *more)
         for staged in made:
             if staged.settings.events == key_read.topic:
                 staged.said.append(Said(copy.copy(key_read), change, witnessed))
         return witnessed
 
-    monkeypatch.setattr(Confirmed, "_witness", noting)
+    monkeypatch.setattr(Confirmed, "_judge", noting)
     yield make
     for staged in made:
         staged.reader.close()

@@ -1,4 +1,4 @@
-"""What a batch hands back of each key: its events by their outcome, and whether it waits to be confirmed."""
+"""The outcome of each key: its events are counted, and it waits if it is not confirmed."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from helenus_connector.unconfirmed.unproven_changes import pack_changes
 
 
 def hand_back(key_read: KeyRead, outcome: ResolverOutcome, image: bytes | None) -> None:
-    """Count a key's events, and have it wait if a change of it is not confirmed. `image` is the digest of what was
-    published last.
+    """Add a key to the batch's outcome: count its events, and have it wait if a change of it is not confirmed. `image`
+    is the digest of the record published last, None if it is not known.
     """
     unconfirmed = key_read.unconfirmed
     copies = unconfirmed.copies if unconfirmed else 0
@@ -21,25 +21,26 @@ def hand_back(key_read: KeyRead, outcome: ResolverOutcome, image: bytes | None) 
         outcome.dead_lettered += events
     elif key_read.published:
         outcome.published += events
-    waits = 0 if key_read.is_outdated or key_read.dead_lettered or key_read.published else copies
+    # Events of earlier batches that still have no outcome.
+    open_events = 0 if key_read.is_outdated or key_read.dead_lettered or key_read.published else copies
     is_read = key_read.read_at is not None
     proof = key_read.proof if is_read else Proof(key_read.awaited)
     unproven = proof.unproven
     outcome.contradicted += proof.contradicted
-    # What is left when others are confirmed came later: it waits as a new one.
+    # Changes that stay unproven when others are proven came later: the key waits for them as a new one.
     is_new = len(unproven) < len(key_read.awaited)
     is_confirmed = is_read and not unproven
     if unconfirmed and (is_confirmed or is_new or unconfirmed.key != key_read.key):
         outcome.settled_keys.append(unconfirmed)
     if is_confirmed:
-        outcome.unchanged += waits
+        outcome.unchanged += open_events
         return
     if not unconfirmed and not unproven:
         return
     attempts = unconfirmed.attempts + 1 if unconfirmed and not is_new and unconfirmed.key == key_read.key else 0
     topic, partition, key, bounds = key_read.name
     waiting_key = UnconfirmedKey(
-        topic, partition, key, key_read.scope, pack_changes(unproven), image, waits, attempts, bounds=bounds
+        topic, partition, key, key_read.scope, pack_changes(unproven), image, open_events, attempts, bounds=bounds
     )
     waiting_key.since, waiting_key.pause_s = key_read.since, proof.pause_s
     waiting_key.newest, waiting_key.deleted_at = key_read.newest, key_read.deleted_at
@@ -50,14 +51,16 @@ def last_published(key_read: KeyRead, published: PublishedKeys, is_scope: bool) 
     """Return the digest of what was published last of a key, or of a marker's scope; None if that is not known."""
     is_read = key_read.read_at is not None
     if is_scope and published.touches(key_read.key, more_than=int(is_read and key_read.published)):
-        return None  # records of its scope are newer, or not all of them were read
+        return None  # records of rows in its scope are newer, or it was not read to the end
     if not is_read and published.covers(key_read.key):
-        return None  # a marker took it away, or published it otherwise
+        return None  # a marker of this batch deleted its row, or published it as one of its scope
     return key_read.digest or (key_read.unconfirmed.image if key_read.unconfirmed else None)
 
 
 def take_verified(key_read: KeyRead, outcome: ResolverOutcome) -> bool:
-    """Return whether changes that a read was to show are published now: as if their events had come with this batch."""
+    """Return whether a read shows any of the changes that it was to verify. These become changes of this batch, as if
+    their events had come with it; the others are `unseen`.
+    """
     if key_read.read_at is None:
         return False
     verifying, unseen = key_read.verifying or (), key_read.unseen

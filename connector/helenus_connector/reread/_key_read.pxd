@@ -5,4 +5,4 @@ cdef class KeyRead(ResolvedKey):
     cdef public object consistency, unconfirmed, read_at, proof, first_expires, oldest, verifying, unseen
     cdef public object deleted_at
     cdef public dict awaited
-    cdef public bint timeless, is_outdated, is_scanned
+    cdef public bint has_untimed_rows, is_outdated, is_scanned

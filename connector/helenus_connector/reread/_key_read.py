@@ -1,6 +1,7 @@
-"""A read: the changes of one key, or of one delete marker, and what it proves of them.
+"""What a batch reads of one key, or of one delete marker: the changes that it is read for, and what the read proves.
 
-It runs as it is, and compiled by Cython with the types of `_key_read.pxd`: a backlog has one for each of its keys.
+The module runs as plain Python, and compiled by Cython with the types of `_key_read.pxd`: a backlog creates one object
+for each of its keys.
 """
 
 from __future__ import annotations
@@ -28,10 +29,10 @@ _MARKED = (Scope.PARTITION, Scope.RANGE, Scope.TABLE)
 
 
 class Proof(NamedTuple):
-    """What a read proves of the changes of its key.
+    """Which changes of its key a read proves: all but the `unproven` ones.
 
-    `unproven` are those of which it proves nothing, and `by_age` those that it proves by the time that they waited; of
-    these so many were `contradicted` by their row to the end. No read of the next `pause_s` seconds can prove more.
+    Those `by_age` are accepted because they have waited long enough, not because the row shows them; `contradicted` of
+    these were contradicted by their row to the end. No read in the next `pause_s` seconds can prove more.
     """
 
     unproven: Mapping[bytes, UnprovenChange]
@@ -41,20 +42,22 @@ class Proof(NamedTuple):
 
 
 PROVEN = Proof({})
+"""All changes are proven. Compared by identity in compiled loops."""
 
 
 class KeyRead(ResolvedKey):
-    """A key to read, or the scope of a marker: the batch's events that touch it, and its `unconfirmed` key if due.
+    """A key to read, or the scope of a marker: for events of this batch, for its `unconfirmed` key that is due, or
+    both.
 
     It is read at level `consistency`; `read_at` is when the read began, s since the epoch, None if it was not read.
-    `awaited` are its changes by their ids, and `proof` is what the read proves of them. Of a marker, `oldest` is the
-    write time in µs of the oldest cell of the rows in its scope, and `timeless` says that some of them show no time.
-    `is_outdated`: the table can't have this key any more. `is_scanned`: a snapshot asks for it, so it is likely that
-    keys that are close to it on the ring are asked for too.
+    `awaited` are the changes that the read is to prove, by their ids, and `proof` says which of them it proves. Of a
+    marker, `oldest` is the write time in µs of the oldest cell in its scope, and `has_untimed_rows` says that the read
+    does not show the age of some. `is_outdated`: the table can't have this key any more. `is_scanned`: a snapshot
+    requests it, and so probably its neighbours on the ring too.
 
-    With changes that it is `verifying` it asks whether a read at the gate's level shows them, and is published if it
-    shows one: it has no `events` until then. The read speaks against those that are `unseen`. `deleted_at` is the
-    newest write time in µs of its changes that delete a whole partition, a range or the table.
+    If it is `verifying` changes, it asks whether a read at the gate's level shows them, and is published if it shows
+    one of them: until then it has no `events`. The read contradicts those that are `unseen`. `deleted_at` is the newest
+    write time in µs of its changes that delete a whole partition, a range or the table.
     """
 
     awaited: dict[bytes, UnprovenChange]
@@ -85,12 +88,12 @@ class KeyRead(ResolvedKey):
         self.awaited = {}
         self.unconfirmed = self.read_at = self.first_expires = self.oldest = self.verifying = self.deleted_at = None
         self.proof = PROVEN
-        self.timeless = self.is_outdated = False
+        self.has_untimed_rows = self.is_outdated = False
         self.unseen = _NO_CHANGES
 
     @property
     def is_marked(self) -> bool:
-        """Return whether it is of more than a row: of a partition, a range of it, or the table."""
+        """Return whether it concerns more than a row: a partition, a range of it, or the table."""
         return self.scope in _MARKED
 
     @property
@@ -98,23 +101,23 @@ class KeyRead(ResolvedKey):
         return self.topic, self.partition, self.key, self.bounds
 
     @property
-    def is_asked_for(self) -> bool:
-        """Return whether it has to be published; else it is read to be confirmed alone."""
+    def must_be_published(self) -> bool:
+        """Return whether it has to be published; else an earlier batch published it, and it is only to be confirmed."""
         return self.events > 0 or (self.unconfirmed is not None and self.unconfirmed.unread > 0)
 
     @property
     def since(self) -> float:
-        """Return when the first event that asks for it was appended, s since the epoch."""
+        """Return when the first event for which it is read was appended, s since the epoch."""
         since = [self.unconfirmed.since] if self.unconfirmed else []
         return min([*since, self.event.timestamp / 1000] if self.event else since)
 
     def note(self, change: Change) -> None:
-        """Take note of the write time of a change of it."""
+        """Note the write time of a change of it."""
         self.newest = later_time(self.newest, change.write_time)
         self.deleted_at = later_time(self.deleted_at, deletion_time(change))
 
-    def for_attempt(self) -> KeyRead:
-        """Return the same read for another attempt, without what came of this one: its row, its proof, its records."""
+    def for_next_pass(self) -> KeyRead:
+        """Return the same read for another pass, without the results of this one: its row, its proof, its records."""
         key_read = KeyRead(
             self.topic,
             self.partition,
@@ -133,11 +136,11 @@ class KeyRead(ResolvedKey):
         key_read.awaited, key_read.unconfirmed, key_read.verifying = self.awaited, self.unconfirmed, self.verifying
         return key_read
 
-    def saw(self, image: Image | None) -> None:
-        """Take note of what lives in a marker's scope; None for a row whose key has no form."""
+    def note_live_row(self, image: Image | None) -> None:
+        """Note the age of a live row in a marker's scope; None stands for a row whose key can't be encoded."""
         oldest = image.oldest_write_time() if image else None
         if image is None or oldest is None or image.timed.many or image.timed.untimed:
-            self.timeless = True  # of many cells the newest alone is shown
+            self.has_untimed_rows = True  # a column with many cells shows the newest alone
         if oldest is not None and (self.oldest is None or oldest < self.oldest):
             self.oldest = oldest
 
@@ -148,15 +151,15 @@ def deletion_time(change: Change) -> int | None:
 
 
 def unproven_change(change: Change) -> UnprovenChange:
-    """Return what a change waits with."""
+    """Return what a change waits with until it is proven."""
     return UnprovenChange(change.write_time, math.nan, known_effect(change.effect), known_expiry(change.all_expired_at))
 
 
 def known_effect(effect: int) -> int:
-    """Return the effect of a change; one that no agent writes counts as none."""
+    """Return the effect of a change; 0 if it is out of range, as no agent writes it."""
     return effect if 0 <= effect < 1 << 32 else 0
 
 
 def known_expiry(expiry: int | None) -> int | None:
-    """Return when a change's last cell expires; a time that no agent writes counts as none."""
+    """Return when a change's last cell expires; None if the time is out of range, as no agent writes it."""
     return expiry if expiry is None or 0 < expiry < 1 << 32 else None

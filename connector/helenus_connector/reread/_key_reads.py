@@ -1,4 +1,4 @@
-"""What a batch reads: the changes of one key become one read, and so do those of one delete marker."""
+"""All that a batch reads: the changes of one key become one read, and so do those of one delete marker."""
 
 from __future__ import annotations
 
@@ -20,32 +20,39 @@ _UNSCANNED = Origin.LOG, Origin.REPAIR, Origin.STATE
 
 
 class KeyReads:
-    """What a batch reads: `by_name`; and what waits for a later one: `waiting`. `gone` are due keys that the table
-    can't have any more. Reads of `verified` ask whether a read at the gate's level shows their changes.
-    `asks_ttl`: some rows are to be read of which no event says whether they expire.
+    """What a batch reads, `by_name`, and the keys that it leaves `waiting` for a later one.
+
+    `verifications` are reads at the gate's level, which ask whether it shows changes that waited too long. `outdated`
+    are due keys that the table can't have any more. `asks_ttl`: some rows are read without an event that says whether
+    they expire.
     """
 
     def __init__(self, codec: KeyCodec, consistency: int, gate_level: int = 0) -> None:
         self.by_name: dict[Name, KeyRead] = {}
-        self.verified: dict[Name, KeyRead] = {}
+        self.verifications: dict[Name, KeyRead] = {}
         self.waiting: dict[Name, UnconfirmedKey] = {}
-        self.gone: list[UnconfirmedKey] = []
+        self.outdated: list[UnconfirmedKey] = []
         self.asks_ttl = False
         self._codec = codec
         self._consistency = consistency
         self._gate_level = gate_level
         self._awaited: dict[Name, dict[bytes, UnprovenChange]] = {}
-        self._taken: list[tuple[KeyRead, AdmittedChange]] = []
-        self._waited: list[tuple[UnconfirmedKey, AdmittedChange]] = []
+        # Each with its change, whose copies are counted when all events are read:
+        self._reads_of_changes: list[tuple[KeyRead, AdmittedChange]] = []
+        self._keys_of_changes: list[tuple[UnconfirmedKey, AdmittedChange]] = []
 
     def take(self, changes: Iterable[AdmittedChange], note: Callable[[AdmittedChange], None]) -> None:
-        """Read the keys of changes: as `add`. Those that may delete something, or write what expires, are `note`d."""
+        """Add changes as `add` does; call `note` with those that may delete something or write what expires."""
         has_rows = self._codec.partition_columns < self._codec.columns
-        if collect_row_reads(changes, self.by_name, self._taken, self._consistency, has_rows, note, self.add):
+        if collect_row_reads(
+            changes, self.by_name, self._reads_of_changes, self._consistency, has_rows, note, self.add
+        ):
             self.asks_ttl = True
 
     def add(self, admitted: AdmittedChange) -> None:
-        """Read a change's key; it waits with its key if it is published and nothing else asks for the key."""
+        """Have the key of a change read. A change that is published already, and whose key no other change has read,
+        waits with its key.
+        """
         event, change, key = admitted.event, admitted.change, admitted.key
         bounds = (change.start, change.end) if change.scope is _RANGE else None
         name = (event.topic, event.partition, key, bounds)
@@ -75,7 +82,7 @@ class KeyReads:
             key_read.scope = scope
         key_read.events += 1
         key_read.is_released |= admitted.is_released
-        self._taken.append((key_read, admitted))
+        self._reads_of_changes.append((key_read, admitted))
         key_read.note(change)
         if change.expires_at is not None and (
             key_read.first_expires is None or change.expires_at < key_read.first_expires
@@ -87,31 +94,31 @@ class KeyReads:
     def add_due(
         self, overdue_keys: Iterable[UnconfirmedKey], level: Callable[[UnconfirmedKey, Key, Iterable[bytes]], int]
     ) -> None:
-        """Read keys that are due, at the `level` that confirms them. After all changes."""
-        for key_read, admitted in self._taken:
+        """Have keys read that are due, at the `level` that confirms them. Call once, after all changes were added."""
+        for key_read, admitted in self._reads_of_changes:
             if admitted.copies > 1:
                 key_read.events += admitted.copies - 1
-        for waiting_key, admitted in self._waited:
+        for waiting_key, admitted in self._keys_of_changes:
             waiting_key.copies += admitted.copies
-        self._taken.clear()
-        self._waited.clear()
+        self._reads_of_changes.clear()
+        self._keys_of_changes.clear()
         for unconfirmed in overdue_keys:
-            self.asks_ttl |= unconfirmed.unread > 0  # a snapshot may have asked for it
+            self.asks_ttl |= unconfirmed.unread > 0  # a snapshot may have requested it
             try:
                 self._add_due(unconfirmed, level)
             except Malformed:
-                self.gone.append(unconfirmed)
+                self.outdated.append(unconfirmed)
         for name, waiting in self.waiting.items():
             waiting.awaited = pack_changes(self._awaited[name])
 
     def _verify(self, name: Name, scope: Scope, admitted: AdmittedChange) -> None:
         topic, partition, key, bounds = name
         event, change = admitted.event, admitted.change
-        key_read = self.verified.get(name)
+        key_read = self.verifications.get(name)
         if key_read is None:
             key_read = KeyRead(topic, partition, key, admitted.values, scope, bounds, event=event)
             key_read.consistency, key_read.verifying = self._gate_level, []
-            self.verified[name] = key_read
+            self.verifications[name] = key_read
         key_read.scope = max(key_read.scope, scope)
         key_read.verifying = [*(key_read.verifying or ()), admitted]
         key_read.note(change)
@@ -126,7 +133,7 @@ class KeyReads:
         self._awaited.setdefault(name, {})[change] = unproven_change(admitted.change)
         waiting_key.scope = max(waiting_key.scope, scope)
         waiting_key.pause_s = max(waiting_key.pause_s, admitted.pause_s)
-        self._waited.append((waiting_key, admitted))
+        self._keys_of_changes.append((waiting_key, admitted))
         waiting_key.newest = later_time(waiting_key.newest, admitted.change.write_time)
         waiting_key.deleted_at = later_time(waiting_key.deleted_at, deletion_time(admitted.change))
 
@@ -148,7 +155,7 @@ class KeyReads:
             overdue_key.deleted_at = later_time(overdue_key.deleted_at, waiting_key.deleted_at)
         key_read = self.by_name.get(name)
         if key_read is None:
-            # What was never read has to be published first: a higher level may not be had for long.
+            # A key that was never read has to be published first: a higher level may be unavailable for long.
             consistency = self._consistency if overdue_key.unread else level(overdue_key, values, awaited)
             key_read = KeyRead(
                 overdue_key.topic,

@@ -1,4 +1,4 @@
-"""The rows that live in the scope of a delete marker, read as they are asked for."""
+"""The live rows in the scope of a delete marker, read lazily: the stage reads them when it appends their records."""
 
 from __future__ import annotations
 
@@ -15,12 +15,13 @@ from helenus_schemas.errors import HelenusError
 from helenus_schemas.event.change import Scope
 
 _SCAN_S = 10.0
+"""How long the scans of truncations may take in a pass, together: other keys of the batch must not wait for long."""
 
 
 class LiveRows:
-    """The live rows of the markers in one attempt at a batch. `prefetched` are rows that were requested already, and
-    `next_stripes` says from which stripe of the ring on a truncation's rows are still to be read; both by the read's
-    id().
+    """The live rows of the markers in one pass over a batch. `prefetched` are rows that were requested already, and
+    `next_stripes` has the stripe of the ring from which on a truncation's rows are still to be read; both by the id()
+    of the marker's KeyRead.
     """
 
     def __init__(self, reader: RowReader, codec: KeyCodec) -> None:
@@ -28,28 +29,28 @@ class LiveRows:
         self.next_stripes: dict[int, int] = {}
         self._reader = reader
         self._codec = codec
-        self._late = time.monotonic() + _SCAN_S
+        self._scan_deadline = time.monotonic() + _SCAN_S
 
-    def scope_rows(self, key_read: KeyRead) -> Iterator[LiveRow]:
-        """Read those of a partition, or a range of it."""
+    def read_scope(self, key_read: KeyRead) -> Iterator[LiveRow]:
+        """Read the rows of a partition, or of a range within it."""
         rows = self.prefetched.pop(id(key_read), None)
         if rows is None:
             rows = self._reader.range(key_read.values, key_read.bounds or (None, None), key_read.consistency)
-        return self._live(key_read, rows)
+        return self._with_keys(key_read, rows)
 
-    def table_rows(self, key_read: KeyRead) -> Iterator[LiveRow]:
-        """Read those of the table in a topic partition, for some seconds."""
-        return self._live(key_read, self._scan(key_read))
+    def read_table(self, key_read: KeyRead) -> Iterator[LiveRow]:
+        """Read the table's rows that belong to a topic partition, for some seconds."""
+        return self._with_keys(key_read, self._scan(key_read))
 
-    def _live(self, key_read: KeyRead, rows: Rows) -> Iterator[LiveRow]:
-        """Yield rows with their keys; the read takes note of what they show."""
-        key_read.oldest, key_read.timeless = None, False
+    def _with_keys(self, key_read: KeyRead, rows: Rows) -> Iterator[LiveRow]:
+        """Yield rows with their keys, and note in the KeyRead how old their cells are. Static columns count as well."""
+        key_read.oldest, key_read.has_untimed_rows = None, False
         if (
             key_read.scope is Scope.PARTITION
             and key_read.after
             and key_read.after.values.count(None) < len(key_read.after.values)
         ):
-            key_read.saw(key_read.after)
+            key_read.note_live_row(key_read.after)
         encode = self._codec.encode
         try:
             for values, image in rows:
@@ -57,28 +58,30 @@ class LiveRows:
                     key: bytes | None = encode(values)
                 except Malformed:
                     key = None  # the agent skips its events too
-                key_read.saw(image if key is not None else None)
+                key_read.note_live_row(image if key is not None else None)
                 yield LiveRow(key, values, image)
         except (HelenusError, SchemaChanged, KeyRefused) as error:
             raise RowsFailed(error) from None
 
     def _scan(self, key_read: KeyRead) -> Rows:
-        """Read until it is late. `next_stripes` says where to go on; it says nothing when all are read."""
-        reached: int | None = None
+        """Read whole stripes until the deadline. `next_stripes` then has the first that is unread, or no entry if none
+        is.
+        """
+        last_stripe: int | None = None
         for values, image in self._reader.part(
             key_read.partition, key_read.parts, key_read.consistency, first_stripe(key_read)
         ):
             stripe = stripe_of(values[: self._codec.partition_columns])
-            if stripe != reached:
-                if reached is not None:
+            if stripe != last_stripe:
+                if last_stripe is not None:
                     self.next_stripes[id(key_read)] = stripe
-                    if time.monotonic() > self._late:
+                    if time.monotonic() > self._scan_deadline:
                         return
-                reached = stripe
+                last_stripe = stripe
             yield values, image
         self.next_stripes.pop(id(key_read), None)
 
 
 def first_stripe(key_read: KeyRead) -> int:
-    """Return the stripe of the ring to read a truncation from: an earlier batch may have begun it."""
+    """Return the stripe of the ring from which on to read a truncation's rows: an earlier batch may have begun."""
     return key_read.unconfirmed.stripe if key_read.unconfirmed and not key_read.event else 0

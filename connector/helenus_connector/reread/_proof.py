@@ -1,9 +1,10 @@
-"""When a read proves the image of a key for a change.
+"""When a read proves a change: that the row which was read includes it.
 
-The commit log is written before the memtable, by as long as a memtable has no room, and a read may miss the one replica
-that has the write. So two things are asked of a read. It must meet a replica that reported the change: of RF 3, two
-reported and LOCAL_QUORUM reads two. And the row must bear witness: it shows a cell of the change, or why it can't show
-any. Only where a row can't bear witness it is believed after a time, which is far longer than any write takes.
+A node writes its commit log before its memtable, long before while the memtable is full, and a read may miss the only
+replica that has the write. So a read has to fulfil two conditions. It must meet a replica that reported the change: at
+RF 3, if two have reported and LOCAL_QUORUM reads two. And the row must confirm it, as a `Verdict` says: it shows a cell
+of the change, or a reason why it shows none. If a row can say neither, the change is believed after some time, which is
+far longer than any write takes. docs/decisions/0014-evidence-not-age.md has the reasons.
 """
 
 from __future__ import annotations
@@ -22,9 +23,13 @@ _LIVE, _DELETES, _ROW, _GONE, _COUNTER = map(
     int, (Effect.LIVE, Effect.DELETES, Effect.ROW, Effect.GONE, Effect.COUNTER)
 )
 ALL_COLUMNS = (1 << COLUMN_BITS) - 1 << FIRST_COLUMN
-AGAINST = 10
-"""How many times longer a change waits that the row speaks against: that lacks what was written, or shows what was
-deleted. That may be so for good, after a tombstone was purged, say."""
+CONTRADICTED_FACTOR = 10
+"""How many times longer a change waits that its row contradicts. That may be so for good, as after a tombstone was
+purged, so it can't wait for ever; a write that is only late has long been applied by then."""
+ANY_REPORTER = 0
+"""As the number of replicas that have to report a change: any report will do, and none need be counted."""
+NEVER_ENOUGH = 1 << 31
+"""As such a number: more than any cluster has nodes, so that no reports suffice."""
 
 
 def required_replicas(consistency: int, rf: int) -> int:
@@ -34,22 +39,24 @@ def required_replicas(consistency: int, rf: int) -> int:
     return rf if consistency == ConsistencyLevel.ALL else 1
 
 
-def lowest_level(consistency: int, nodes: int, rf: int) -> int:
-    """Return the lowest level, not below `consistency`, at which a read is proven once `nodes` replicas reported."""
-    return consistency if meets_reporter(consistency, nodes, rf) else ConsistencyLevel.ALL
+def lowest_level(consistency: int, reporters: int, rf: int) -> int:
+    """Return the lowest level, not below `consistency`, at which a read meets one of the `reporters` replicas that
+    reported a change.
+    """
+    return consistency if meets_reporter(consistency, reporters, rf) else ConsistencyLevel.ALL
 
 
-def meets_reporter(consistency: int, nodes: int, rf: int) -> bool:
-    """Return whether each read of this level meets one of so many `nodes` of the `rf` replicas."""
-    return consistency == ConsistencyLevel.ALL or nodes + required_replicas(consistency, rf) > rf
+def meets_reporter(consistency: int, reporters: int, rf: int) -> bool:
+    """Return whether each read at this level meets one of the `reporters` that reported a change, of `rf` replicas."""
+    return consistency == ConsistencyLevel.ALL or reporters + required_replicas(consistency, rf) > rf
 
 
-class Witness(enum.Enum):
-    """What a row says of a change.
+class Verdict(enum.Enum):
+    """What a row that was read says of a change.
 
-    SHOWN: the change is in it, or newer cells are in all its columns: it can't be undone. ABSENT: it shows nothing of
-    what the change, or a deletion after it, deletes. SILENT: it can't say. AGAINST: it lacks what the change wrote, or
-    shows what it deleted.
+    SHOWN: it has a cell of the change, or newer cells in all columns that the change wrote. ABSENT: it has no cell of
+    what the change, or a later deletion, deletes. SILENT: it can't say, as of a counter. AGAINST: it contradicts the
+    change, as it lacks what that wrote, or has a cell that it deleted.
     """
 
     SHOWN = 0
@@ -59,7 +66,7 @@ class Witness(enum.Enum):
 
 
 class RowEvidence(NamedTuple):
-    """What a read found: whether the row `exists`, and the write times of its cells, µs, in the order of `timed`.
+    """What a read shows of a row: whether it `exists`, and the write times of its cells, µs, in the order of `timed`.
 
     A time is None where the column is null.
     """
@@ -77,15 +84,15 @@ class RowEvidence(NamedTuple):
 
 
 class ReportedDeletion(NamedTuple):
-    """The newest deletion that was reported of a row, or its partition: its time in µs, and the bits of the columns it
-    deletes. Reported is not yet visible: a row that shows older cells of them is not what it will be.
+    """The newest deletion that was reported of a row, or of its partition: its `time` in µs, and the `columns` that it
+    deletes, as bits. A replica may have reported it before reads show it: then the row still has cells that it shadows.
     """
 
     time: int
     columns: int
 
-    def undone_by(self, row: RowEvidence) -> bool:
-        """Return whether a row shows what it deletes."""
+    def shadows_cells_of(self, row: RowEvidence) -> bool:
+        """Return whether a row still has cells that it shadows: of its columns, and not written after it."""
         columns = self.certain(row.timed)
         return any(
             time is not None and time <= self.time and bit & columns
@@ -93,33 +100,33 @@ class ReportedDeletion(NamedTuple):
         )
 
     def certain(self, timed: TimedColumns) -> int:
-        """Return the columns that it deletes for sure: of one with many cells, it may be of one cell alone."""
+        """Return the columns that it deletes for sure: of a column with many cells it may delete one cell alone."""
         return self.columns if self.columns == ALL_COLUMNS else self.columns & ~timed.shared & ~timed.many
 
 
 def judge_row(
     change: UnprovenChange, row: RowEvidence, deletions: Sequence[ReportedDeletion], now: float, unsure: bool = False
-) -> Witness:
-    """Return what a row says of a change, where these `deletions` are known of it; `now` in s since the epoch.
-    `unsure` says that something written since may have taken away what is missing.
+) -> Verdict:
+    """Return what a row says of a change, given the `deletions` that were reported of it; `now` in s since the epoch.
+    `unsure` says that something written later may have deleted what is missing.
 
-    A node shows all of a mutation's part in a row at once: who shows one cell of it shows it.
+    A node applies a mutation to a row atomically: if the row has one cell of it, the mutation was applied.
     """
     time, effect = change.write_time, change.effect
     if time is None:
-        return Witness.SILENT
+        return Verdict.SILENT
     if row.shows(time, effect):
-        return Witness.SHOWN
+        return Verdict.SHOWN
     if not effect or effect & _COUNTER:
-        return Witness.SILENT
+        return Verdict.SILENT
     if effect & _LIVE:
         return _judge_write(time, change, row, deletions, unsure or change.is_expired(now))
     return _judge_deletion(time, effect, row)
 
 
 class _ShownColumns(NamedTuple):
-    """Columns that a change writes, as bits, by what a row shows in them: nothing, an older cell, or a newer one. Those
-    of which it shows neither clearly are in none of these.
+    """Columns that a change writes, as bits, by what a row has in them: null, an older cell, or a newer one. Columns in
+    which that is unclear are in none of the three.
     """
 
     null: int
@@ -144,13 +151,13 @@ def _shown_columns(time: int, columns: int, row: RowEvidence) -> _ShownColumns:
             older |= bit
     # Of columns that share a bit, all have to be newer, and clearly: of many cells some may be older than the newest.
     newer &= ~(null | older | unclear)
-    unclear |= (null | older) & timed.shared  # which of the columns it is about, is not known
+    unclear |= (null | older) & timed.shared  # it is not known which of these columns the change wrote
     return _ShownColumns(null & ~unclear & columns, older & ~unclear & columns, newer & columns)
 
 
 def _judge_write(
     time: int, change: UnprovenChange, row: RowEvidence, deletions: Sequence[ReportedDeletion], unsure: bool
-) -> Witness:
+) -> Verdict:
     """Judge a row that shows no cell of a write. docs/decisions/0014-evidence-not-age.md explains the answers."""
     effect = change.effect
     columns = effect & ALL_COLUMNS
@@ -158,25 +165,25 @@ def _judge_write(
     later = [deletion for deletion in deletions if deletion.time >= time]
     # 1. AGAINST: an older cell is where this change, or a newer one, must be.
     if shown.older:
-        return Witness.AGAINST
+        return Verdict.AGAINST
     # 2. SHOWN: newer cells are in all columns that were written.
     if columns and shown.newer == columns:
-        return Witness.SHOWN
+        return Verdict.SHOWN
     # 3. ABSENT: deletions that are known explain all that is missing.
     if _are_deleted(effect, shown, row, later):
-        return Witness.ABSENT
+        return Verdict.ABSENT
     # 4. The row itself was written, and is there: by this change, if no cell holds it and no later deletion is known.
     if not columns and row.exists:
         has_cells = any(cell_time is not None for cell_time in row.times) or row.timed.untimed
-        return Witness.SILENT if has_cells or later else Witness.SHOWN
+        return Verdict.SILENT if has_cells or later else Verdict.SHOWN
     # 5. SILENT: something that was written since may have taken away what is missing.
     if unsure:
-        return Witness.SILENT
+        return Verdict.SILENT
     # 6. SILENT: so may a deletion of the change itself; of all that is missing, if it wrote the row itself.
     if effect & (_DELETES | _GONE) and (shown.newer or (row.exists and effect & _ROW)):
-        return Witness.SILENT
+        return Verdict.SILENT
     # 7. AGAINST: what was written is missing, if the row shows clearly that it is.
-    return Witness.AGAINST if (shown.newer | shown.null) == columns else Witness.SILENT
+    return Verdict.AGAINST if (shown.newer | shown.null) == columns else Verdict.SILENT
 
 
 def _are_deleted(effect: int, shown: _ShownColumns, row: RowEvidence, later: Sequence[ReportedDeletion]) -> bool:
@@ -193,9 +200,9 @@ def _are_deleted(effect: int, shown: _ShownColumns, row: RowEvidence, later: Seq
     return bool(deleted and columns) and explains_row and (shown.newer | shown.null & deleted) == columns
 
 
-def _judge_deletion(time: int, effect: int, row: RowEvidence) -> Witness:
+def _judge_deletion(time: int, effect: int, row: RowEvidence) -> Verdict:
     if not row.exists:
-        return Witness.ABSENT
+        return Verdict.ABSENT
     timed = row.timed
     columns = ALL_COLUMNS if effect & _GONE else effect & ALL_COLUMNS
     shown, unclear, lives = 0, columns & timed.untimed, False
@@ -210,18 +217,20 @@ def _judge_deletion(time: int, effect: int, row: RowEvidence) -> Witness:
             unclear |= bit  # of many cells some may be older
         elif cell_time <= time:
             if effect & _GONE or not bit & timed.shared:
-                return Witness.AGAINST
+                return Verdict.AGAINST
             unclear |= bit
     if effect & _GONE:
-        # That it lives again is seen by a newer cell.
-        return Witness.ABSENT if lives and not unclear else Witness.SILENT
-    return Witness.SILENT if unclear or columns & ~shown else Witness.ABSENT
+        # Only a newer cell shows that the row was deleted, and written again.
+        return Verdict.ABSENT if lives and not unclear else Verdict.SILENT
+    return Verdict.SILENT if unclear or columns & ~shown else Verdict.ABSENT
 
 
-def is_proven(verdict: Witness, waited: float, min_age_s: float) -> bool:
-    """Return whether a read is a proof that met a replica which reported, `waited` seconds after the last report."""
-    if verdict is Witness.SILENT:
+def is_proven(verdict: Verdict, waited: float, min_age_s: float) -> bool:
+    """Return whether a change is proven by a read that met a replica which reported it, `waited` seconds after the last
+    report.
+    """
+    if verdict is Verdict.SILENT:
         return waited >= min_age_s
-    if verdict is Witness.AGAINST:
-        return waited >= AGAINST * min_age_s
+    if verdict is Verdict.AGAINST:
+        return waited >= CONTRADICTED_FACTOR * min_age_s
     return True

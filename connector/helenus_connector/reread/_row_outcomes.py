@@ -1,6 +1,7 @@
-"""What is noted of the rows of a batch before they are published, and once they are published and confirmed.
+"""Notes the keys of a batch before they are published, and marks their changes once they are confirmed.
 
-It runs as it is, and compiled by Cython with the types of `_row_outcomes.pxd`: the results are the same.
+The module runs as plain Python, and compiled by Cython with the types of `_row_outcomes.pxd`:
+the results are the same.
 """
 
 from __future__ import annotations
@@ -15,15 +16,15 @@ COMPILED = not __file__.endswith(".py")
 
 
 def note_published(resolved: Iterable[ResolvedKey], published: Mapping[TopicPartition, PublishedKeys]) -> None:
-    """Note what is about to be published, by its topic partition."""
+    """Note keys that are about to be published, by their topic partition."""
     topic_partition: TopicPartition | None = None
     keys: list[bytes] = []
     for resolved_key in resolved:
         topic, partition = resolved_key.topic, resolved_key.partition
         if topic_partition is None or topic_partition[1] != partition or topic_partition[0] != topic:
             topic_partition = (topic, partition)
-            to = published[topic_partition]
-            keys, to.is_sorted = to.keys, False
+            published_keys = published[topic_partition]
+            keys, published_keys.is_sorted = published_keys.keys, False
         if resolved_key.read_rows is None:
             keys.append(resolved_key.key)
         else:
@@ -36,8 +37,9 @@ def mark_confirmed(
     mark: Callable[[str, int, Iterable[bytes], bool], None],
     hand_back: Callable[[KeyRead], None],
 ) -> int:
-    """Return how many events are published and confirmed: each such change is `mark`ed, those of a partition at once.
-    What is more than that to do of a read is for `hand_back`; so is one of which a part is `unfinished`.
+    """Call `mark` with the changes of reads that are published and proven, once per topic partition; return how many
+    events that are. Call `hand_back` with any other read: one that is due, verifies changes, is not proven or not
+    published, or is in `unfinished`, the truncations of which some stripes are unread.
     """
     events = 0
     changes: dict[TopicPartition, list[bytes]] = {}

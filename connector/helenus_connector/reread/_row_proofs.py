@@ -1,6 +1,7 @@
-"""What the reads of rows prove of their changes, where each read is of one row and shows what they wrote.
+"""Proves the ordinary reads: of one row each, that shows what its changes wrote. `Evidence` proves all others.
 
-It runs as it is, and compiled by Cython with the types of `_row_proofs.pxd`: the results are the same.
+The module runs as plain Python, and compiled by Cython with the types of `_row_proofs.pxd`:
+the results are the same.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from typing import Final
 from helenus_connector.cassandra_rows.row_images import signed_64
 from helenus_connector.interfaces.image import Image
 from helenus_connector.reread._key_read import PROVEN, KeyRead, Proof
+from helenus_connector.reread._proof import ANY_REPORTER
 from helenus_connector.unconfirmed.unconfirmed_key import TopicPartition
 from helenus_connector.unconfirmed.unproven_changes import UnprovenChange
 from helenus_schemas.codec.key import Key
@@ -18,11 +20,12 @@ from helenus_schemas.event.change import Effect, Scope
 
 COMPILED = not __file__.endswith(".py")
 _compiled = COMPILED
-_OF_ROWS = (Scope.ROW, Scope.PARTITION)  # the latter of a table without clustering columns
+_OF_ROWS = (Scope.ROW, Scope.PARTITION)  # without clustering columns, a partition is a row
 _LIVE = int(Effect.LIVE)
 _UNSURE = int(Effect.LIVE | Effect.COUNTER)
+_ANY_REPORTER = ANY_REPORTER
 _Proof = Proof
-# The fields of an Image, and of an UnprovenChange: by name they are slow to look up.
+# Indexes of the fields of an Image, and of an UnprovenChange: access by name is slow.
 _WRITE_TIME: Final = 1
 _TIMES: Final = 2
 _TIMED: Final = 3
@@ -31,28 +34,31 @@ _CHANGE_TIME: Final = 0
 _CHANGE_EFFECT: Final = 2
 
 Answers = Sequence[tuple[Key, "Image | None"]]
-"""Keys with their rows; None of one that has none."""
+"""Keys with their rows; None if there is no row."""
 
 
 def prove_row_reads(
     reads_by_key: Mapping[Key, KeyRead],
     answers: Answers,
-    more: Mapping[Key, Sequence[KeyRead]],
+    repeated_reads: Mapping[Key, Sequence[KeyRead]],
     start: float,
-    least: int,
-    nodes: Callable[[str, int, Key, bytes], int],
+    min_reporters: int,
+    count_replicas: Callable[[str, int, Key, bytes], int],
     has_deletions: Callable[[TopicPartition], bool],
-    is_undone: Callable[[KeyRead], bool],
+    may_show_shadowed: Callable[[KeyRead], bool],
     shows_all_times: bool,
     prepare: Callable[[KeyRead], None],
 ) -> list[KeyRead]:
-    """Return the reads of keys, and `more` of them, each with its row as it was read at `start`, s since the epoch, and
-    what that proves, if at `least` so many `nodes` reported a change. What is more than that to do is for `prepare`,
-    such as a row that shows what a deletion takes away that was reported, as `is_undone` says.
+    """Set the rows of reads, as they were read at `start`, s since the epoch, and the proofs of ordinary ones; return
+    them, with the `repeated_reads` of the same keys.
+
+    A change is proven if `min_reporters` replicas reported it, as `count_replicas` counts them, and its row shows it.
+    `prepare` proves all other reads: of due keys, of rows that do not show a change, and of those that have cells which
+    a reported deletion shadows (`may_show_shadowed`, called if the partition `has_deletions`).
     """
     group = []
     topic_partition: TopicPartition | None = None
-    some_deleted = False
+    partition_has_deletions = False
     for key, image in answers:
         key_read = reads_by_key[key]
         key_read.read_at = start
@@ -64,18 +70,18 @@ def prove_row_reads(
         topic, partition = key_read.topic, key_read.partition
         if topic_partition is None or topic_partition[1] != partition or topic_partition[0] != topic:
             topic_partition = (topic, partition)
-            some_deleted = has_deletions(topic_partition)
+            partition_has_deletions = has_deletions(topic_partition)
         proof = None
-        if not some_deleted or image is None or not is_undone(key_read):
-            proof = prove_row_read(key_read, image, least, nodes)
+        if not partition_has_deletions or image is None or not may_show_shadowed(key_read):
+            proof = prove_row_read(key_read, image, min_reporters, count_replicas)
         if proof is None:
             prepare(key_read)
             continue
         key_read.proof = proof
         key_read.is_confirmed = proof is PROVEN
         set_record_times(key_read, image, shows_all_times)
-    for key, image in answers if more else ():
-        for key_read in more.get(key, ()):
+    for key, image in answers if repeated_reads else ():
+        for key_read in repeated_reads.get(key, ()):
             key_read.read_at, key_read.after = start, image
             prepare(key_read)
             group.append(key_read)
@@ -83,12 +89,12 @@ def prove_row_reads(
 
 
 def set_record_times(key_read: KeyRead, image: Image | None, shows_all_times: bool) -> None:
-    """Set the times of the record of a row: when it was written, and when the first of its cells expires."""
+    """Set the times of a row's record: when it was written, and when the first of its cells expires."""
     write_time = key_read.newest
     key_read.expires = None
     if image is not None:
         of_row = image[_WRITE_TIME]
-        # Of columns of many cells the read may not show it.
+        # A read may not show the times of columns with many cells; the newest change may be of one.
         if of_row is not None and (write_time is None or shows_all_times or write_time <= of_row):
             write_time = of_row
         expires, of_row = key_read.first_expires, image[_EXPIRES]
@@ -99,11 +105,11 @@ def set_record_times(key_read: KeyRead, image: Image | None, shows_all_times: bo
 def prove_row_read(
     key_read: KeyRead,
     image: Image | None,
-    least: int,
-    nodes: Callable[[str, int, Key, bytes], int],
+    min_reporters: int,
+    count_replicas: Callable[[str, int, Key, bytes], int],
 ) -> Proof | None:
-    """Return what the read of a row proves of its changes, if it shows them, or they deleted the row and it is gone; of
-    a row that lives no deletion is known. None if more has to be known.
+    """Return which of its changes the read of a row proves, if it shows each of them, or has no row and each deleted
+    it. None if that is not so: then it takes more to judge. No reported deletion may shadow cells of the row.
     """
     unproven: dict[bytes, UnprovenChange] | None = None
     for name, awaited in key_read.awaited.items():
@@ -115,7 +121,10 @@ def prove_row_read(
                 return None
         elif (effect and not effect & _LIVE) or not shows_write(image, time, effect):
             return None
-        if least > 0 and nodes(key_read.topic, key_read.partition, key_read.values, name) < least:
+        if (
+            min_reporters != _ANY_REPORTER
+            and count_replicas(key_read.topic, key_read.partition, key_read.values, name) < min_reporters
+        ):
             if unproven is None:
                 unproven = {}
             unproven[name] = awaited
@@ -123,7 +132,7 @@ def prove_row_read(
 
 
 def shows_write(image: Image, time: int, effect: int) -> bool:
-    """Return whether a cell was written at that very time; with an `effect`, one in its columns."""
+    """Return whether a cell was written at exactly that time; if there is an `effect`, in one of its columns."""
     if _compiled:
         times = image[_TIMES]
         if not times:

@@ -27,7 +27,7 @@ cpdef bint collect_row_reads(
     object changes, dict by_name, list collected, object consistency, bint has_rows, object note, object add
 ) except -1
 
-@cython.locals(reads_by_key=dict, more=dict, key_read=KeyRead)
+@cython.locals(reads_by_key=dict, repeated_reads=dict, key_read=KeyRead)
 cpdef tuple index_by_key(object reads)
 
 @cython.locals(reads_by_level=dict, others=list, members=list, is_row=bint, key_read=KeyRead)

@@ -1,6 +1,7 @@
-"""The reads of a batch's rows: changes of one key become one read. Reads by their key, and by their level.
+"""Makes the reads of a batch's rows: changes of one key become one read. Groups them by key, and by consistency level.
 
-It runs as it is, and compiled by Cython with the types of `_row_reads.pxd`: the results are the same.
+The module runs as plain Python, and compiled by Cython with the types of `_row_reads.pxd`:
+the results are the same.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ COMPILED = not __file__.endswith(".py")
 _ROW, _PARTITION, _TABLE = Scope.ROW, Scope.PARTITION, Scope.TABLE  # an enum's members are slow to look up
 _LOG = Origin.LOG
 _UNSCANNED = (Origin.LOG, Origin.REPAIR, Origin.STATE)
-_WRITTEN, _EXPIRY, _EXPIRED = HAS_WRITTEN, HAS_EXPIRES, HAS_EXPIRED  # in C
+_WRITTEN, _EXPIRY, _EXPIRED = HAS_WRITTEN, HAS_EXPIRES, HAS_EXPIRED  # C integers when compiled
 _DELETES = int(Effect.GONE | Effect.DELETES)
 _NAN = math.nan
 _new = tuple.__new__
@@ -28,7 +29,7 @@ _Awaited = UnprovenChange
 
 
 class _ChangeContent:
-    """What a change says of its row. One object has that of one change after the other: a backlog has very many."""
+    """The content of a change, as its read needs it. One object is loaded with each change in turn: they are many."""
 
     scope: Scope
     effect: int
@@ -39,7 +40,7 @@ class _ChangeContent:
     parts: int
 
     def load(self, admitted: AdmittedChange) -> None:
-        """Take the content of this change, without parsing its event if that was scanned."""
+        """Load the content of this change, without parsing its event if that was only scanned."""
         match = admitted.match
         if match is not None and match.regex_match is None:
             has = match.present_times
@@ -84,33 +85,35 @@ def collect_row_reads(
     note: Callable[[AdmittedChange], None],
     add: Callable[[AdmittedChange], None],
 ) -> bool:
-    """Read the keys of changes: what changes of one key have in common is one read, by its name. Those that delete, or
-    write what expires, are to be `note`d; what is more than a row, or waits, is `add`ed. Unless a table `has_rows`
-    within its partitions, a partition is one row. Returns whether some are no changes: a snapshot, or a repair, asks
-    for a row of which no event says whether it expires.
+    """Make reads of the rows that changes concern, one per key, in `by_name`; list each change with its read in
+    `collected`. Call `note` with changes that delete, or write what expires, and `add` with those that concern more
+    than a row, verify, or may wait. `has_rows` says that the table has clustering columns; without, a partition is one
+    row.
+
+    Return whether a snapshot or a repair requests some row: then no event says whether it expires.
     """
     content = _ChangeContent()
     asks_ttl = False
     for admitted in changes:
         content.load(admitted)
-        # 1. What is deleted or expires is remembered, whatever becomes of the change.
+        # 1. Note deletions and expiry, whatever becomes of the change.
         if admitted.id is None:
             asks_ttl = asks_ttl or content.origin is not _LOG
         elif content.effect & _DELETES or content.expires_at is not None or content.scope is _TABLE:
             note(admitted)
-        # 2. More than a row is for `add`.
+        # 2. Leave all but ordinary changes of a row to `add`.
         is_row = content.scope is _ROW or (content.scope is _PARTITION and not has_rows)
         if not is_row or admitted.verifying is not None or None in admitted.values:
             add(admitted)
             continue
-        # 3. Others may have asked for the row.
+        # 3. Find the row's read, or make one.
         event, key = admitted.event, admitted.key
         topic, partition = event.topic, event.partition
         name = (topic, partition, key, None)
         key_read = by_name.get(name)
         if key_read is None:
             if admitted.id is not None and (admitted.is_published or admitted.pause_s):
-                add(admitted)  # it does not ask for the row by itself
+                add(admitted)  # such a change alone is no reason to read the row now
                 continue
             is_scanned = content.origin not in _UNSCANNED
             key_read = KeyRead(
@@ -126,26 +129,29 @@ def collect_row_reads(
                 is_scanned,
             )
             by_name[name] = key_read
-        # 4. The row is read for this change too.
+        # 4. Read the row for this change too.
         content.add_to(key_read, admitted)
         collected.append((key_read, admitted))
     return asks_ttl
 
 
 def index_by_key(reads: Sequence[KeyRead]) -> tuple[dict[Key, KeyRead], dict[Key, list[KeyRead]]]:
-    """Return reads by their keys; and more of them, where several read one key."""
+    """Return one read of each key, and the repeated ones: several events partitions may have a key, such as after
+    partitions were added.
+    """
     reads_by_key = {key_read.values: key_read for key_read in reads}
-    more: dict[Key, list[KeyRead]] = {}
+    repeated_reads: dict[Key, list[KeyRead]] = {}
     if len(reads_by_key) < len(reads):
         for key_read in reads:
             if reads_by_key[key_read.values] is not key_read:
-                more.setdefault(key_read.values, []).append(key_read)
-    return reads_by_key, more
+                repeated_reads.setdefault(key_read.values, []).append(key_read)
+    return reads_by_key, repeated_reads
 
 
 def group_by_level(reads: Iterable[KeyRead], clustered: bool) -> tuple[dict[int, list[KeyRead]], list[KeyRead]]:
-    """Return the reads of rows that changes alone ask for, by the level to read them at; and the others. Unless a
-    table's rows are `clustered` in partitions, a partition is one row.
+    """Return the reads of rows for changes of this batch, by their consistency level; and all others: of markers, of
+    due keys, and those that verify. `clustered` says that the table has clustering columns; without, a partition is one
+    row.
     """
     reads_by_level: dict[int, list[KeyRead]] = {}
     others: list[KeyRead] = []

@@ -1,7 +1,7 @@
 """Keys that can't be read now: each waits alone, with its events, while others are read and published.
 
-Their replicas may be away, or Cassandra fails to read them, as for too many tombstones. The second kind is read apart
-from others, so that it does not hold them up each time.
+A key is `away` if its replicas are down, and `stuck` if they are up and fail to read it, as for too many tombstones.
+Stuck keys are read apart from others, so that they do not delay them each time.
 """
 
 from __future__ import annotations
@@ -21,21 +21,21 @@ from helenus_schemas.errors import HelenusError, Kind
 
 MOST_READS = 10
 """After so many reads that failed, a key may become a dead letter: in some five minutes."""
-_MOST_WHILE_AWAY = 5
-_MOST_STUCK = 10_000
+_MOST_WHILE_AWAY = 5  # of MOST_READS: an outage alone makes no dead letter
+_MOST_STUCK = 10_000  # names in memory; those noted first are forgotten, and cost others a delay
 _LONGEST = 200  # characters of a value in a message
 
 
 class StuckKeys:
     """The keys of one table whose last read failed in this process though their replicas were there.
 
-    `names` are those that have to be published, in the order of their reads, and `cut` the markers of which a part was
-    published when their read failed.
+    `names` are those that have to be published, in the order of their reads. `skipped` are markers that the next pass
+    is to leave unread, since the last one failed when a part of their records was appended.
     """
 
     def __init__(self) -> None:
         self.names: dict[Name, None] = {}
-        self.cut: set[Name] = set()
+        self.skipped: set[Name] = set()
 
     def add(self, name: Name) -> None:
         self.names[name] = None
@@ -44,7 +44,7 @@ class StuckKeys:
 
 
 class UnreadKeys:
-    """The keys that one attempt at a batch could not read, and why."""
+    """The keys that one pass over a batch could not read, and why."""
 
     def __init__(self, stuck: StuckKeys) -> None:
         self._stuck = stuck
@@ -53,7 +53,7 @@ class UnreadKeys:
     def note(self, key_read: KeyRead, cause: UnreadReason) -> None:
         """Note that a key was not read."""
         self._causes.setdefault(id(key_read), cause)
-        if key_read.is_asked_for and not cause.is_away:  # else only its confirmation was not to be had
+        if key_read.must_be_published and not cause.is_away:  # else it is published, only not confirmed
             self._stuck.add(key_read.name)
 
     @property
@@ -67,25 +67,25 @@ class UnreadKeys:
             return True
         return bool(self._stuck.names) and key_read.name in self._stuck.names
 
-    def cut(self, key_read: KeyRead) -> None:
-        """Note that a marker's read failed after a part of it was published: the batch is done again, without it."""
-        self._stuck.cut.add(key_read.name)
+    def skip_once(self, key_read: KeyRead) -> None:
+        """Have the next pass leave a marker unread: this one failed when a part of its records was appended."""
+        self._stuck.skipped.add(key_read.name)
 
-    def was_cut(self, key_read: KeyRead) -> bool:
-        """Return whether the attempt before failed for this marker; it is tried again after this one."""
-        if key_read.name not in self._stuck.cut:
+    def pop_skipped(self, key_read: KeyRead) -> bool:
+        """Return whether this pass is to leave a marker unread (`skip_once`). The pass after it reads it again."""
+        if key_read.name not in self._stuck.skipped:
             return False
-        self._stuck.cut.remove(key_read.name)
+        self._stuck.skipped.remove(key_read.name)
         return True
 
     def select_unread(self, reads: Iterable[KeyRead]) -> list[KeyRead]:
-        """Return those that were to be published and were not read."""
+        """Return the reads of keys that have to be published and were not read; the others are no longer stuck."""
         unread = []
         for key_read in reads:
             if key_read.read_at is not None:
                 if self._stuck.names:
                     self._stuck.names.pop(key_read.name, None)
-            elif not key_read.is_outdated and key_read.is_asked_for:
+            elif not key_read.is_outdated and key_read.must_be_published:
                 unread.append(key_read)
         return unread
 
@@ -94,22 +94,22 @@ class UnreadKeys:
         cause = self._causes.get(id(key_read))
         return cause is None or cause.is_away
 
-    def attempts(self, key_read: KeyRead) -> int:
-        """Return how many reads of an unread key failed before this one. An outage is not the key's fault, and counts
-        for a part of them only.
+    def failed_reads(self, key_read: KeyRead) -> int:
+        """Return how many reads of an unread key failed before this one. Its replicas being down is not the key's
+        fault, and counts for some of them at most.
         """
         failed = key_read.unconfirmed.attempts + 1 if key_read.unconfirmed and key_read.unconfirmed.unread else 0
         return min(failed, _MOST_WHILE_AWAY) if self.is_away(key_read) else failed
 
-    def cause(self, key_read: KeyRead, table: Table) -> HelenusError:
-        """Return why a key was not read."""
+    def to_error(self, key_read: KeyRead, table: Table) -> HelenusError:
+        """Return why a key was not read, as an error that names the key."""
         cause = self._causes.get(id(key_read))
         why = cause.error.what if cause else "cannot read rows"
         where = ", ".join(filter(None, (table.full_name, key_text(table, key_read.values))))
         return HelenusError(Kind.CASSANDRA_READ if self.is_away(key_read) else Kind.ROW_UNREADABLE, why, where)
 
-    def unconfirmed(self, key_read: KeyRead) -> UnconfirmedKey:
-        """Return an unread key as it waits: its events have no outcome yet."""
+    def to_unconfirmed(self, key_read: KeyRead) -> UnconfirmedKey:
+        """Return an unread key as the driver keeps it waiting: its events have no outcome yet."""
         unconfirmed = key_read.unconfirmed
         return UnconfirmedKey(
             key_read.topic,
@@ -118,7 +118,7 @@ class UnreadKeys:
             key_read.scope,
             pack_changes(key_read.awaited),
             copies=key_read.events + (unconfirmed.copies if unconfirmed else 0),
-            attempts=self.attempts(key_read),
+            attempts=self.failed_reads(key_read),
             bounds=key_read.bounds,
             since=key_read.since,
             unread=AWAY if self.is_away(key_read) else STUCK,
