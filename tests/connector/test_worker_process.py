@@ -124,6 +124,58 @@ def test_threads_that_ask_at_once_share_one(process: Process) -> None:
     assert (made, process.connected) == ([True], 1)
 
 
+@pytest.mark.parametrize("is_session", [True, False])
+def test_what_takes_long_to_make_keeps_only_those_who_ask_for_it_waiting(
+    process: Process, monkeypatch: pytest.MonkeyPatch, is_session: bool
+) -> None:
+    """Such as a session to a server that does not answer, or a stage that opens large files."""
+    begun, may_end, values = threading.Event(), threading.Event(), []
+
+    def make_slowly(*_: object, **__: object) -> Any:
+        begun.set()
+        assert may_end.wait(60)
+        return process.make("slow")
+
+    def ask() -> None:
+        values.append(session_for(settings()) if is_session else reuse(("stage", "slow"), 1, make_slowly))
+
+    monkeypatch.setattr(worker_process, "connect", make_slowly)
+    threads = [threading.Thread(target=ask, daemon=True) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    try:
+        assert begun.wait(60)
+        others: list[Any] = []
+        other = threading.Thread(target=lambda: others.append(reuse(("stage", "quick"), 1, object)), daemon=True)
+        other.start()
+        other.join(30)
+        assert others, "it waits for another object"
+        assert not values
+    finally:
+        may_end.set()
+    for thread in threads:
+        thread.join(60)
+    assert [value.name for value in values] == ["slow", "slow"]
+    assert values[0] is values[1]
+    assert not worker_process._make_locks
+
+
+def test_what_was_made_while_its_session_was_forgotten_is_made_again(process: Process) -> None:
+    mine, names = settings(), ["first", "second"]
+
+    def make() -> Any:
+        session_for(mine)
+        name = names.pop(0)
+        if name == "first":
+            other = threading.Thread(target=forget, args=(mine,))
+            other.start()
+            other.join(60)
+        return process.make(name)
+
+    assert reuse(("stage", "t"), 1, make, mine).name == "second"
+    assert (process.connected, process.closed) == (2, ["session 1", "first"])
+
+
 def test_a_session_that_reads_no_schema_any_more_is_made_again(
     process: Process, monkeypatch: pytest.MonkeyPatch
 ) -> None:

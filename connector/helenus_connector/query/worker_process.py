@@ -21,9 +21,10 @@ import signal
 import sys
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
@@ -61,20 +62,53 @@ class _Reused:
 
 
 _lock = threading.RLock()
-"""Threads of one process may ask for the same object at once."""
+"""Held while the tables below change and objects are closed; not while one is made, which may wait for a server."""
 _sessions: dict[object, Any] = {}
 _failing_since: dict[object, float] = {}
 """Since when each read by a session has failed, monotonic s."""
 _reused: dict[Name, _Reused] = {}
+_forgotten: Counter[object] = Counter()
+"""How many times each server's session was forgotten."""
+
+
+@dataclass(slots=True)
+class _MakeLock:
+    """The lock under which the object of one name is made, and how many threads hold it or wait for it."""
+
+    lock: threading.RLock = field(default_factory=threading.RLock)
+    users: int = 0
+
+
+_make_locks: dict[object, _MakeLock] = {}
+
+
+@contextmanager
+def _made_once(name: object) -> Iterator[None]:
+    """Let one thread at a time make the object of a name: others that ask for it wait. Making one may take seconds, as
+    a connect does, for which threads that ask for other objects do not wait.
+    """
+    with _lock:
+        make_lock = _make_locks.setdefault(name, _MakeLock())
+        make_lock.users += 1
+    try:
+        with make_lock.lock:
+            yield
+    finally:
+        with _lock:
+            make_lock.users -= 1
+            if not make_lock.users:
+                del _make_locks[name]
 
 
 def session_for(settings: ConnectorSettings) -> Any:
     """Return this process's session, whose rows of user tables are CQL bytes. Raises as `connect`."""
-    with _lock:
-        session = _sessions.get(settings.server)
+    server = settings.server
+    with _made_once(("session", server)):
+        session = _sessions.get(server)
         if session is None:
             session = connect(settings, protocol_handler=RawProtocolHandler, row_factory=row_factory, metadata=True)
-            _sessions[settings.server] = session
+            with _lock:
+                _sessions[server] = session
         return session
 
 
@@ -102,6 +136,7 @@ def forget(settings: ConnectorSettings) -> None:
     server = settings.server
     with _lock:
         _failing_since.pop(server, None)
+        _forgotten[server] += 1
         session = _sessions.pop(server, None)
         with suppress(Exception):  # what can't be closed is forgotten all the same, and hides no error of a read
             _drop([name for name, reused in _reused.items() if reused.server == server])
@@ -152,14 +187,26 @@ def reuse(name: Name, version: object, make: Callable[[], T], settings: Connecto
     """Return this process's object of a name. If there is none of this `version`, close the one of another version, and
     `make` it. `settings` are those of the session by which it reads, if it does. What has a method `close` is closed.
     """
-    with _lock:
-        reused = _reused.get(name)
-        if reused is None or reused.version != version:
-            _drop([name] if reused is not None else [])  # before: if `make` raises, it must not be closed again
-            server = None if settings is None else settings.server
-            reused = _reused[name] = _Reused(make(), version, server)
-        value: T = reused.value
-        return value
+    server = None if settings is None else settings.server
+    with _made_once(name):
+        while True:
+            with _lock:
+                reused = _reused.get(name)
+                if reused is None or reused.version != version:
+                    _drop([name] if reused is not None else [])  # before: if `make` raises, it must not be closed again
+                    reused = None
+                times_forgotten = _forgotten[server]
+            if reused is not None:
+                value: T = reused.value
+                return value
+            made = make()
+            with _lock:
+                if server is None or _forgotten[server] == times_forgotten:
+                    _reused[name] = _Reused(made, version, server)
+                    return made
+            # Another thread closed the session by which this object would read.
+            with suppress(Exception):
+                _Reused(made, version, server).close()
 
 
 def find(name: Name) -> Any | None:
