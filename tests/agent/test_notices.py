@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from agent.fakes import write_of
@@ -556,6 +557,12 @@ def test_a_key_that_cannot_be_encoded_is_a_gap(bench: Bench) -> None:
     assert len(bench.log.acknowledged) == 3
 
 
+def transactional_tables(logs: Sequence[Mapping[str, Any]]) -> list[tuple[Any, ...]]:
+    """The tables that a log names as transactional."""
+    lines = [line for line in logs if line["event"] == "table.transactional"]
+    return [tuple(line[field] for field in ("log_level", "table", "mode", "policy")) for line in lines]
+
+
 @pytest.mark.parametrize("policy", ["refuse", "gap"])
 def test_a_table_that_becomes_transactional_and_back(bench: Bench, policy: str) -> None:
     """What it logged before is published, what it wrote meanwhile is a gap, and it is said while it lasts."""
@@ -566,13 +573,19 @@ def test_a_table_that_becomes_transactional_and_back(bench: Bench, policy: str) 
     bench.run_agent()
     bench.raw.write(10, write_of(TABLE, 2), write_of(OTHER, 3))
     bench.cassandra.transactional, bench.cassandra.is_changed = {TABLE.id: "full"}, True
-    bench.run_agent()
+    with capture_logs() as logs:
+        bench.run_agent()
+        bench.cassandra.is_changed = True
+        bench.run_agent()
+    assert transactional_tables(logs) == [("error", "ks.t", "full", policy)], "once"
     refused = "the writes of transactional tables are in no commit log (ks.t): ALTER TABLE"
     assert (agent.ready() or "").startswith(refused) == (policy == "refuse")
     assert metric("transactional_tables") == 1
-    agent = bench.start(topic_partitions="1", transactional_tables=policy)
-    bench.raw.segment(11)
-    bench.run_agent()
+    with capture_logs() as logs:
+        agent = bench.start(topic_partitions="1", transactional_tables=policy)
+        bench.raw.segment(11)
+        bench.run_agent()
+    assert transactional_tables(logs) == [("error", "ks.t", "full", policy)], "and once after a restart"
     assert (agent.ready() or "").startswith(refused) == (policy == "refuse"), "after a restart"
     bench.cassandra.transactional, bench.cassandra.is_changed = {}, True
     bench.run_agent()

@@ -30,6 +30,7 @@ class TransactionalTables:
         self.summary: str | None = None
         self._positions = positions
         self._policy = policy
+        self._logged: set[str] = set()  # in this process: each start says it again
 
     def learn(
         self, tables: Mapping[uuid.UUID, Table], modes: Mapping[uuid.UUID, str], is_included: Callable[[str], bool]
@@ -37,16 +38,18 @@ class TransactionalTables:
         """Take over the schema's tables, and the modes of those whose writes are transactions. Return the tables as
         they are to be followed: refused ones as if they were without CDC, so what they logged before is published.
         """
-        named_before = set(self._positions.transactional)
+        present_before = set(self._positions.transactional)
         present = {str(table): tables[table] for table in modes if is_included(tables[table].full_name)}
-        for text in present.keys() - named_before:
+        for text in sorted(present.keys() - self._logged):
             table = present[text]
             _log.error(
                 "table.transactional", table=table.full_name, mode=modes[table.id], policy=self._policy, advice=_ADVICE
             )
-            if self._policy == "gap":
-                gaps.report_transactional(self._positions, table.id)
-        for text in named_before - present.keys():
+        self._logged = set(present)
+        if self._policy == "gap":
+            for text in present.keys() - present_before:
+                gaps.report_transactional(self._positions, present[text].id)
+        for text in present_before - present.keys():
             if self._policy == "gap" and (table_id := uuid.UUID(text)) in tables:
                 gaps.report_resumed(self._positions, table_id, tables[table_id].full_name)
         self._positions.transactional = sorted(present)
