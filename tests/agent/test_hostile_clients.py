@@ -13,7 +13,7 @@ from agent.fakes import write_of
 from agent.standalone import TABLE
 from agent.test_operations import Agents, get
 from hostile_clients import answer_to, connected, has_ended
-from patience import eventually
+from patience import eventually, wait_for_error
 
 LIMIT = 256
 
@@ -109,8 +109,7 @@ def test_no_descriptor_is_left(agents: Agents, agent: subprocess.Popen[str]) -> 
         agents.raw.segment(11)
         agents.raw.write(11, write_of(TABLE, 1))
         agents.raw.index(11)
-        assert agent.stderr is not None
-        eventually(lambda: "LimitNOFILE" in agent.stderr.readline(), every=0)  # type: ignore[union-attr]
+        wait_for_error(agent, "LimitNOFILE")
         assert agent.poll() is None
     resource.prlimit(agent.pid, resource.RLIMIT_NOFILE, (LIMIT, LIMIT))
     eventually(lambda: 1 in agents.keys, every=0.05)

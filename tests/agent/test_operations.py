@@ -24,7 +24,7 @@ from agent.fakes import HOST, FakeCassandra, FakeLog, Raw, agent_on, write_of
 from agent.standalone import TABLE, acknowledged, number
 from agent.writer import Cell, Row, Update, mutation, table_of
 from click.testing import CliRunner
-from patience import eventually
+from patience import eventually, wait_for_error
 
 from helenus_agent import agent as module
 from helenus_agent import cli
@@ -191,8 +191,7 @@ def test_started_together_with_its_servers(agents: Agents, monkeypatch: pytest.M
     # It stops while it waits, too.
     monkeypatch.setenv("HELENUS_TEST_LATE", "1000")
     agent = agents.start()
-    assert agent.stderr is not None
-    assert "agent.waiting" in agent.stderr.readline()
+    wait_for_error(agent, "agent.waiting")
     agents.stop(agent)
 
 
@@ -207,10 +206,8 @@ def test_started_before_the_node(agents: Agents) -> None:
     assert "cdc_raw is not a directory" in errors
     agents.properties = {"startup.timeout.ms": "60000"}
     agent = agents.start()
-    assert agent.stderr is not None
-    line = agent.stderr.readline()
-    assert "agent.waiting" in line
-    assert "cdc_raw is not a directory" in line
+    errors = wait_for_error(agent, "cdc_raw is not a directory")
+    assert errors.count("agent.waiting") == 1
     time.sleep(2.5)
     aside.rename(agents.raw.path)
     agents.wait(lambda: agents.keys == [1])

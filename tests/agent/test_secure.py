@@ -26,7 +26,7 @@ from confluent_kafka.admin import (
     ResourcePatternType,
     ResourceType,
 )
-from patience import eventually
+from patience import eventually, wait_for_error
 
 from helenus_schemas.service.cassandra import connect
 from helenus_schemas.settings.shared import CassandraSettings
@@ -177,10 +177,7 @@ def test_without_its_one_grant_it_warns(status: Status, session: Any, tmp_path: 
     secrets = vars(status.security)
     with start(status, properties(status, tmp_path, {k: v.format(**secrets) for k, v in login.items()})) as agent:
         try:
-            assert agent.stderr
-            words = ""
-            while "agent.started" not in words and (line := agent.stderr.readline()):
-                words += line
+            words = wait_for_error(agent, "agent.started")
         finally:
             agent.terminate()
             agent.communicate(timeout=30)
