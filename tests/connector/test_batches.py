@@ -9,6 +9,7 @@ import pickle
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -23,7 +24,7 @@ from helenus_connector.control.positions import HeldPositions
 from helenus_connector.control.status import Connector, Task
 from helenus_connector.gate.waiting import WaitingChanges
 from helenus_connector.interfaces.event import Event, Gap, WaitingChange
-from helenus_connector.interfaces.gate import GateState
+from helenus_connector.interfaces.gate import GateState, GateWaits
 from helenus_connector.pipeline.batch_outcome import BatchOutcome
 from helenus_connector.query import _driver_batch as batches
 from helenus_connector.query import _spark_job as job
@@ -461,6 +462,42 @@ def test_what_waits_at_the_gate_is_handed_to_the_next_batch(query: Query, monkey
     query.batches.process(Frame(failed(A, 10), fine(B, 10)), 1)
     assert handed_out[1][A].reports == {0: {bytes(16): (("n",), 3)}}
     assert B not in handed_out[1], "of a table at level one nothing waits"
+
+
+def test_a_change_that_is_overdue_after_planning_is_in_the_next_batch(
+    query: Query, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The next one has all partitions. If it has not, as of a topic that is gone, the change waits as after a try."""
+    handed_out: list[list[tuple[str, bool]]] = []
+
+    def task(plan: QueryPlan, due_keys: object, may_wait: int, waits: dict[str, GateWaits]) -> None:
+        overdue = [waiting for topic_waits in waits.values() for waiting in topic_waits.overdue]
+        handed_out.append(sorted((waiting.event.topic, waiting.is_recount) for waiting in overdue))
+
+    clock = SimpleNamespace(time=lambda: 1e9 + query.now, monotonic=time.monotonic)
+    monkeypatch.setattr(batches, "time", clock)
+    monkeypatch.setattr(batches, "topic_task", task)
+    for topic, table in ((A, "a"), (B, "b")):
+        properties = {"name": table, "keyspace": "ks", "table": table, "output.format": "json", "gate": "quorum"}
+        query.tasks[topic].settings = ConnectorSettings.from_properties(properties, table)
+    first_results = []
+    for topic in (A, B):
+        first_results.append(fine(topic, 0))
+        waiting = WaitingChange(bytes(16), Event(topic, 0, 5, 1000, b"k", b"v"), ("n",), 3)
+        assert first_results[-1].outcome is not None
+        first_results[-1].outcome.at_gate = GateState(waits=[waiting])
+    query.plan(0, a=10, b=10)
+    query.batches.process(Frame(*first_results), 0)
+    due_file = query._planned()[0].due_file
+    for batch in range(1, 3):  # the clock runs between batches that read the topics
+        query.now += 6
+        query.batches.process(Frame(fine(A, 10), fine(B, 10)), batch)
+    query.batches.process(Frame(fine(A, 10)), 3)
+    assert float(due_file.read_bytes()) <= clock.time(), "the planner makes a batch of all partitions at once"
+    query.batches.process(Frame(fine(A, 10)), 4)
+    assert float(due_file.read_bytes()) > clock.time()
+    query.batches.process(Frame(fine(A, 10), fine(B, 10)), 5)
+    assert handed_out[3:] == [[(A, True), (B, True)], [(B, True)], []]
 
 
 def test_a_table_at_which_no_more_may_wait_pauses(query: Query) -> None:

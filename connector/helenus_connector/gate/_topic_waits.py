@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import heapq
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from helenus_connector.config.connector import ConnectorSettings
@@ -117,6 +117,8 @@ class TopicWaits:
         self._early = Schedule()
         # By the time at which its reports are counted again:
         self._recounts = Schedule()
+        # Those that were handed out to a batch that lacked their partition:
+        self._handed_back: list[WaitingChange] = []
 
     def __len__(self) -> int:
         return sum(map(len, self._changes.values()))
@@ -147,6 +149,8 @@ class TopicWaits:
     def seconds_to_next(self, limits: WaitingLimits) -> float | None:
         """Return in how many seconds a change is handed out, not above 0 if one is due; None if none will be."""
         times = [self._recounts.first_time(self)]
+        if any(map(self.has, self._handed_back)):
+            times.append(self.clock)
         if (timeout := self._timeouts.first_time(self)) is not None:
             times.append(timeout + limits.timeout_s)
         if self.is_crowded(limits):
@@ -156,12 +160,22 @@ class TopicWaits:
     def hand_out(self, limits: WaitingLimits, limit: int) -> GateWaits:
         """Return what a batch is given of these changes, with at most `limit` overdue ones. They stay until `apply`."""
         overdue: dict[int, WaitingChange] = {}
+        self._take_handed_back(overdue, limit)
         self._take_timed_out(overdue, limits.timeout_s, limit)
         self._take_early(overdue, limits, min(limit, len(overdue) + _MAX_EARLY))
         self._take_recounts(overdue, limit)
         reports = {partition: changes for partition, changes in self._reports.items() if changes}
         free_bytes = max(0, limits.bytes - self.total_bytes) / limits.tasks
         return GateWaits(reports, list(overdue.values()), free_bytes)
+
+    def hand_back(self, changes: Iterable[WaitingChange]) -> None:
+        """Have overdue changes, as `hand_out` returned them, handed out again by the next call."""
+        self._handed_back += changes
+
+    def _take_handed_back(self, overdue: dict[int, WaitingChange], limit: int) -> None:
+        # They stay what they were, timed out, early or to be counted; their schedules have their next time already.
+        changes, self._handed_back = self._handed_back[:limit], self._handed_back[limit:]
+        overdue.update((id(waiting), waiting) for waiting in changes if self.has(waiting))
 
     def _take_timed_out(self, overdue: dict[int, WaitingChange], timeout_s: float, limit: int) -> None:
         while len(overdue) < limit and (waiting := self._timeouts.pop_due(self.clock, timeout_s)) is not None:

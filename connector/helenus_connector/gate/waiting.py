@@ -89,6 +89,14 @@ class WaitingChanges:
                 limit -= len(waits[topic].overdue)
             return waits
 
+    def hand_back(self, changes: Iterable[WaitingChange]) -> None:
+        """Have overdue changes that no task took handed out to the next batch, instead of after their pause."""
+        with self._lock:
+            for waiting in changes:
+                topic_waits = self._topics.get(waiting.event.topic)
+                if topic_waits is not None:
+                    topic_waits.hand_back([waiting])
+
     def _limited(self) -> list[tuple[str, TopicWaits, WaitingLimits]]:
         return [
             (topic, topic_waits, self._limits[topic])

@@ -18,6 +18,7 @@ from helenus_connector.control.plan import QueryPlan
 from helenus_connector.control.positions import HeldPositions, overlaid
 from helenus_connector.control.status import Task
 from helenus_connector.gate.waiting import NOTHING, WaitingChanges, WaitingLimits
+from helenus_connector.interfaces.gate import GateWaits
 from helenus_connector.pipeline.batch_outcome import BatchOutcome
 from helenus_connector.query import _spark_job as job
 from helenus_connector.query._batch_limits import TaskRanges
@@ -69,7 +70,8 @@ class DriverBatches:
         self._start_offsets = overlaid(committed(plan.checkpoint), held_positions.offsets())
         self._gaps = GapLog()
         self._shown_counts: dict[str, tuple[float, ...]] = {}
-        self._absent_partitions: set[TopicPartition] = set()  # of keys that were due in the last batch, which it lacked
+        # Of due keys and overdue changes of the last batch, which it lacked:
+        self._absent_partitions: set[TopicPartition] = set()
         self._is_first = True
 
     def process(self, jobs: SparkJobs, batch_id: int) -> None:
@@ -116,25 +118,31 @@ class DriverBatches:
             return topic_task(plan.for_topics(topics), due_keys, may_wait, gate_waits)
 
         results = job.run(jobs, plan.parts_file, task_for)
-        self._hand_back(due_keys, results, now)
+        self._hand_back(due_keys, gate_waits, results, now)
         return results
 
     def _hand_back(
-        self, due_keys: Mapping[str, list[UnconfirmedKey]], results: list[TopicResult], selected_at: float
+        self,
+        due_keys: Mapping[str, list[UnconfirmedKey]],
+        gate_waits: Mapping[str, GateWaits],
+        results: list[TopicResult],
+        selected_at: float,
     ) -> None:
-        """Have keys that no task took be due still: they fell due when the batch was planned already, without their
-        partitions. The next batch has all partitions, since keys are due. Where it has not, as of a topic that is gone,
-        their keys wait as after any read: or batches would follow each other at once.
+        """Have keys, and changes at the gate, that no task took be due still: they fell due when the batch was planned
+        already, without their partitions. The next batch has all partitions, since something is due. Where it has not,
+        as of a topic that is gone, they wait as after any read: or batches would follow each other at once.
         """
         read_partitions = {(result.topic, int(partition)) for result in results for partition in result.starts}
+        keys = [(key.topic_partition, key) for topic_keys in due_keys.values() for key in topic_keys]
+        changes = [((w.event.topic, w.event.partition), w) for waits in gate_waits.values() for w in waits.overdue]
         formerly_absent = self._absent_partitions
-        self._absent_partitions = {
-            unconfirmed.topic_partition for keys in due_keys.values() for unconfirmed in keys
-        } - read_partitions
+        self._absent_partitions = {topic_partition for topic_partition, _ in [*keys, *changes]} - read_partitions
         first_absent = self._absent_partitions - formerly_absent
         if first_absent:
-            untaken_keys = [u for keys in due_keys.values() for u in keys if u.topic_partition in first_absent]
-            self.unconfirmed.hand_back(untaken_keys, selected_at)
+            self.unconfirmed.hand_back(
+                [u for topic_partition, u in keys if topic_partition in first_absent], selected_at
+            )
+            self.waiting.hand_back(w for topic_partition, w in changes if topic_partition in first_absent)
 
     def _keep_absent(self, plan: QueryPlan, batch: int, present: set[str]) -> None:
         """Keep the positions of topics that are in the first batch and not in the plan: a run that died may have
