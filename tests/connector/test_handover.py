@@ -2,18 +2,10 @@
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
 from typing import Any
 
 import pytest
-from connector.test_spark import LEAST
-from spark_start import java_options
-
-from helenus_stack.java import spark_java_home
-from helenus_stack.progress import Silent
+from connector.spark_script import run_script
 
 pytestmark = pytest.mark.integration
 
@@ -92,16 +84,7 @@ spark.stop()
 
 @pytest.fixture(scope="module")
 def reports(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
-    directory = tmp_path_factory.mktemp("handover")
-    (directory / "run").mkdir()
-    keys = {**LEAST, "spark.master": "local[2]", "spark.driver.extraJavaOptions": java_options()}
-    worker = directory / "worker.properties"
-    worker.write_text("".join(f"{key}={value}\n" for key, value in keys.items()))
-    command = [sys.executable, "-c", SCRIPT, str(worker), str(directory / "run")]
-    java = {"JAVA_HOME": str(spark_java_home(Silent()))}
-    ended = subprocess.run(command, env={**os.environ, **java}, capture_output=True, text=True, timeout=240)
-    assert ended.returncode == 0, ended.stdout + ended.stderr
-    return [json.loads(line) for line in ended.stdout.splitlines()]
+    return run_script(SCRIPT, tmp_path_factory.mktemp("handover"))
 
 
 def test_batches_run_in_order_in_the_pool_and_job_group_of_their_query(reports: list[dict[str, Any]]) -> None:
