@@ -23,8 +23,9 @@ class Java:
     def __init__(self, *answers: int | Exception) -> None:
         self.context, self.writer = MagicMock(), MagicMock()
         self.query = self.writer.start.return_value
-        self.next = self.context._jvm.helenus.BatchHandover.return_value.next
-        self.next.side_effect = answers
+        java = self.context._jvm.helenus.BatchHandover.return_value
+        self.next, self.abandon = java.next, java.abandon
+        self.next.side_effect, self.abandon.return_value = answers, False
 
     def serve(self, process: Callable[[handover.MicroBatch], None] = lambda _: None) -> None:
         start_query(self.context, self.writer, process)
@@ -58,13 +59,24 @@ def test_batches_are_served_once_there_are_descriptors_again(monkeypatch: pytest
     assert not java.query.stop.called
 
 
+@pytest.mark.parametrize("failure", [Py4JError("java.lang.InterruptedException"), ValueError("no answer of Java's")])
 @pytest.mark.parametrize("stops", [True, False])
-def test_a_query_without_a_server_is_stopped(stops: bool) -> None:
+def test_a_query_without_a_server_is_stopped(stops: bool, failure: Exception) -> None:
     """So that who watches it sees that; if Java has ended, there is nothing to stop."""
-    java = Java(Py4JError("java.lang.InterruptedException"))
-    java.query.stop.side_effect = None if stops else Py4JError("Java has ended")
+    java = Java(failure)
+    java.query.stop.side_effect = java.abandon.side_effect = None if stops else Py4JError("Java has ended")
     java.serve()
     assert java.query.stop.called
+
+
+def test_a_batch_whose_end_java_did_not_hear_of_ends_its_query() -> None:
+    """By the error: to stop the query would wait for the end of the batch."""
+    java = Java(0, ValueError("no answer of Java's"))
+    java.abandon.return_value = True
+    java.serve()
+    ((reason,), _) = java.abandon.call_args
+    assert "ValueError: no answer of Java's" in reason
+    assert not java.query.stop.called
 
 
 def test_a_query_that_gets_no_thread_is_stopped(monkeypatch: pytest.MonkeyPatch) -> None:

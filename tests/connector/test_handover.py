@@ -13,6 +13,7 @@ SCRIPT = """
 import json, sys, threading, time
 from pathlib import Path
 from helenus_connector.config.worker import WorkerSettings
+from helenus_connector.query import handover
 from helenus_connector.query.handover import start_query
 from helenus_connector.query.spark_session import start_session
 
@@ -78,6 +79,38 @@ for query in queries:
 while any(thread.name == "batches" for thread in threading.enumerate()):
     time.sleep(0.05)
 say(left=both["left"][:3], right=both["right"][:3], gateway=context._gateway.__dict__.get("_callback_server") is None)
+
+# Java does not hear of the end of a batch.
+class Lost:
+    def __init__(self, java):
+        self.java, self.calls = java, 0
+    def __getattr__(self, name):
+        return getattr(self.java, name)
+    def next(self, *args):
+        self.calls += 1
+        if self.calls > 1:
+            raise ValueError("no answer of Java's")
+        return self.java.next(*args)
+def start_with(name, thread_of):
+    java = context._jvm.helenus.BatchHandover(context._jsc.sc())
+    writer = rows.writeStream.queryName(name).option("checkpointLocation", str(run / name))
+    writer._jwrite.foreachBatch(java)
+    query = writer.start()
+    thread_of(java, query)
+    deadline = time.monotonic() + 60
+    while query.isActive and time.monotonic() < deadline:
+        time.sleep(0.05)
+    return "still active" if query.isActive else str(query.exception())
+def serve(java, query):
+    args = (context, Lost(java), query, lambda batch: None)
+    threading.Thread(target=handover._serve, args=args, daemon=True).start()
+unheard = start_with("unheard", serve)
+
+# Nobody fetches batches.
+context._jsc.sc().conf().set("spark.network.timeout", "1s")
+unfetched = start_with("unfetched", lambda java, query: None)
+say(unheard="can't fetch batches any more: ValueError: no answer" in unheard,
+    unfetched="has not fetched a batch for 1 s" in unfetched, errors=[unheard[:200], unfetched[:200]])
 spark.stop()
 """
 
@@ -101,3 +134,8 @@ def test_a_query_that_stops_ends_its_job_and_waits_for_its_batch(reports: list[d
 
 def test_queries_do_not_mix_up_batches_and_python_listens_for_no_call(reports: list[dict[str, Any]]) -> None:
     assert reports[3] == {"left": [0, 1, 2], "right": [0, 1, 2], "gateway": True}
+
+
+def test_a_query_whose_batches_are_fetched_no_more_ends(reports: list[dict[str, Any]]) -> None:
+    """It says why, whether Python had a batch of it or not."""
+    assert (reports[4]["unheard"], reports[4]["unfetched"]) == (True, True), reports[4]["errors"]

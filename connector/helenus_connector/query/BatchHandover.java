@@ -20,10 +20,13 @@ public final class BatchHandover implements VoidFunction2<Dataset<Row>, Long> {
 
     private final transient SparkContext spark;
     private final transient SynchronousQueue<Batch> offered = new SynchronousQueue<>();
+    private final long fetchLimitMs; // after which Spark takes any other process for gone that does not answer
     private volatile Batch current;
+    private volatile String abandoned;
 
     public BatchHandover(SparkContext spark) {
         this.spark = spark;
+        this.fetchLimitMs = spark.getConf().getTimeAsMs("spark.network.timeout", "120s");
     }
 
     private static final class Batch {
@@ -38,13 +41,30 @@ public final class BatchHandover implements VoidFunction2<Dataset<Row>, Long> {
             this.frame = frame;
             this.properties = properties;
         }
+
+        void end(String error) {
+            this.error = error;
+            ended.countDown();
+        }
     }
 
-    /** In the query's thread: returns when Python has done the batch. Raises its error, as text. */
+    /**
+     * In the query's thread: returns when Python has done the batch. Raises its error, as text; or that Python fetches no
+     * batches any more.
+     */
     @Override
     public void call(Dataset<Row> frame, Long number) throws Exception {
         Batch batch = new Batch(number, frame, copied(spark.getLocalProperties()));
-        offered.put(batch);
+        long deadline = System.nanoTime() + TimeUnit.MILLISECONDS.toNanos(fetchLimitMs);
+        while (!offered.offer(batch, LOOK_MS, TimeUnit.MILLISECONDS)) {
+            if (abandoned != null) {
+                throw new IllegalStateException(abandoned);
+            }
+            if (System.nanoTime() > deadline) {
+                throw new IllegalStateException(
+                        "Python has not fetched a batch for " + fetchLimitMs / 1000 + " s (spark.network.timeout)");
+            }
+        }
         // A query that is stopped interrupts this thread, and cancels the jobs of the batch. Python still has to see that
         // they ended: until then no other batch may begin.
         boolean interrupted = false;
@@ -70,22 +90,42 @@ public final class BatchHandover implements VoidFunction2<Dataset<Row>, Long> {
      * and cancelled with its query.
      */
     public long next(StreamingQuery query, String error) throws InterruptedException {
-        Batch before = current;
-        if (before != null) {
-            current = null;
-            before.error = error;
-            before.ended.countDown();
-        }
+        endCurrent(error);
         Batch batch;
         do {
             batch = offered.poll(LOOK_MS, TimeUnit.MILLISECONDS);
-        } while (batch == null && query.isActive());
+        } while (batch == null && query.isActive() && abandoned == null);
         if (batch == null) {
             return -1;
         }
         spark.setLocalProperties(batch.properties);
-        current = batch;
+        synchronized (this) {
+            if (abandoned != null) { // Python does not get this answer
+                batch.end(abandoned);
+                return -1;
+            }
+            current = batch;
+        }
         return batch.number;
+    }
+
+    /**
+     * Python can't fetch batches any more, and processes none: ends the batch that it had with this error, and those to
+     * come. Returns whether it had one, so that the query ends with the error.
+     */
+    public synchronized boolean abandon(String error) {
+        abandoned = error;
+        return endCurrent(error);
+    }
+
+    private synchronized boolean endCurrent(String error) {
+        Batch batch = current;
+        if (batch == null) {
+            return false;
+        }
+        current = null;
+        batch.end(error);
+        return true;
     }
 
     /** The rows of the batch that Python has. */

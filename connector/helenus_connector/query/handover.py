@@ -15,8 +15,6 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from py4j.protocol import Py4JError, Py4JNetworkError  # type: ignore[import-untyped]
-
 from helenus_schemas.service import descriptors
 
 _RETRY_S = 1.0
@@ -62,15 +60,12 @@ def _serve(context: Any, java: Any, query: Any, process: Callable[[MicroBatch], 
     while True:
         try:
             number = java.next(query._jsq, error)
-        except (Py4JError, Py4JNetworkError, OSError) as failure:
+        except Exception as failure:
             # A thread's first call of Java opens a connection.
             if descriptors.are_exhausted(failure):
                 time.sleep(_RETRY_S)
                 continue
-            # Java has ended as a rule, and its queries with it. Where it has not, whoever watches the query must see
-            # that it has no batches any more.
-            with suppress(Exception):
-                query.stop()
+            _abandon(java, query, failure)
             return
         if number < 0:
             return
@@ -79,3 +74,17 @@ def _serve(context: Any, java: Any, query: Any, process: Callable[[MicroBatch], 
             error = None
         except BaseException:
             error = traceback.format_exc()
+
+
+def _abandon(java: Any, query: Any, failure: Exception) -> None:
+    """End a query whose batches can't be fetched any more.
+
+    Java has ended as a rule, and its queries with it. If it has not, it still waits for the end of the last batch, even
+    once the query is stopped; and whoever watches the query must see that it has no batches any more.
+    """
+    is_ending = False
+    with suppress(Exception):
+        is_ending = java.abandon(f"Python can't fetch batches any more: {type(failure).__name__}: {failure}")
+    if not is_ending:
+        with suppress(Exception):
+            query.stop()
