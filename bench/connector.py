@@ -240,7 +240,7 @@ def one_by_one(cassandra: Any, query: Any, batch: Sequence[Key]) -> None:
 
 def in_groups(reader: RowReader, batch: Sequence[Key]) -> None:
     """As the stage: every key of a batch once."""
-    for _ in reader.rows(dict.fromkeys(batch), ConsistencyLevel.LOCAL_QUORUM):
+    for _ in reader.read_rows(dict.fromkeys(batch), ConsistencyLevel.LOCAL_QUORUM):
         pass
 
 

@@ -53,7 +53,7 @@ class Reader(MemoryReader):
         super().__init__(altered.live, definition)
         self.altered, self.is_current = altered, False
 
-    def rows(self, keys: Sequence[Key], consistency: int) -> Iterator[tuple[Key, Image | None]]:
+    def read_rows(self, keys: Sequence[Key], consistency: int) -> Iterator[tuple[Key, Image | None]]:
         self.altered.asked += keys
         self.altered.before_rows()
         for key in keys:
@@ -64,11 +64,11 @@ class Reader(MemoryReader):
             else:
                 raise SchemaChanged("Key may not be empty")
 
-    def statics(self, key: Key, consistency: int) -> None:
+    def read_statics(self, key: Key, consistency: int) -> None:
         if key in self.altered.refused:
             raise KeyRefused("Key may not be empty") if self.is_current else SchemaChanged("Key may not be empty")
 
-    def range(self, key: Key, bounds: object, consistency: int) -> Iterator[tuple[Key, Image]]:
+    def read_range(self, key: Key, bounds: object, consistency: int) -> Iterator[tuple[Key, Image]]:
         yield from self.live.items()
 
 

@@ -304,7 +304,7 @@ class Reader(MemoryReader):
         super().__init__({}, table)
         self.cluster = cluster
 
-    def rows(self, keys: Iterable[Key], consistency: int) -> Iterator[tuple[Key, Image | UnreadReason | None]]:
+    def read_rows(self, keys: Iterable[Key], consistency: int) -> Iterator[tuple[Key, Image | UnreadReason | None]]:
         for key in keys:
             self.statements += 1
             try:
@@ -529,16 +529,16 @@ def test_a_value_that_changes_there_and_back_during_an_alter(simulated: Any, mon
     connector.batch(10)
     cluster.pass_by(3)
     cluster.rows[0][1]["v"] = (start + 2, 2)
-    read, ended = Reader.rows, []
+    read, ended = Reader.read_rows, []
 
-    def rows(self: Reader, keys: Iterable[Key], consistency: int) -> Iterator[tuple[Key, Image | None]]:
+    def read_rows(self: Reader, keys: Iterable[Key], consistency: int) -> Iterator[tuple[Key, Image | None]]:
         yield from read(self, keys, consistency)
         if not ended:
             ended.append(True)
             write(3, 1)
             raise SchemaChanged
 
-    monkeypatch.setattr(Reader, "rows", rows)
+    monkeypatch.setattr(Reader, "read_rows", read_rows)
     connector.batch(0)
     assert [json.loads(v)["v"] for _, v in connector.records if v] == [1, 2, 1]
 

@@ -19,12 +19,12 @@ from helenus_schemas.event.change import Change, Origin
 class Expiring(MemoryReader):
     """Rows whose cells expire, as far as that is asked for."""
 
-    def answers(self, keys: Iterable[Key], consistency: int) -> Iterator[list[tuple[Key, Any]]]:
-        for [(key, image)] in super().answers(keys, consistency):
+    def read_row_lists(self, keys: Iterable[Key], consistency: int) -> Iterator[list[tuple[Key, Any]]]:
+        for [(key, image)] in super().read_row_lists(keys, consistency):
             self.saw_ttl |= self.asks_ttl and image.expires is not None
             yield [(key, image if self.asks_ttl else image._replace(expires=None))]
 
-    read_along_ring = answers
+    read_along_ring = read_row_lists
 
 
 @pytest.mark.parametrize("origin", [Origin.SNAPSHOT_FIRST, Origin.SNAPSHOT, Origin.REPAIR])

@@ -586,7 +586,7 @@ def test_what_cannot_be_read_stays_at_the_gate(waited: Waited, monkeypatch: pyte
     (waiting_change,) = waited.report(write(), waited.codec.encode(KEY)).at_gate.waits
     away = UnreadReason(HelenusError(Kind.CASSANDRA_READ, "away"), True)
     reader: Any = waited.stage._resolver.reader  # type: ignore[attr-defined]
-    monkeypatch.setattr(reader, "rows", lambda keys, consistency: iter([(key, away) for key in keys]))
+    monkeypatch.setattr(reader, "read_rows", lambda keys, consistency: iter([(key, away) for key in keys]))
     outcome = waited.expire(waiting_change)
     assert (outcome.at_gate.gone, outcome.waiting, outcome.unread, records(waited)) == ([], [], 0, [])
 
@@ -650,7 +650,7 @@ def test_an_expired_static_change_that_a_read_does_not_show_is_dropped(
         image = Image((None, int32(3)), write_time, [write_time.to_bytes(8, "big", signed=True)], timed)
         monkeypatch.setattr(
             waited.stage._resolver.reader,  # type: ignore[attr-defined]
-            "scopes",
+            "read_scopes",
             lambda scopes, consistency, image=image: iter([(index, (image, None)) for index in range(len(scopes))]),
         )
         outcome = waited.expire(waiting_change)

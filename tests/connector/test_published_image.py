@@ -79,7 +79,7 @@ class Reads:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.before_rows: Callable[[], None] = lambda: None
         self.after_range: Callable[[], None] = lambda: None
-        rows, scope = MemoryReader.rows, MemoryReader.range
+        rows, scope = MemoryReader.read_rows, MemoryReader.read_range
 
         def read_rows(reader: MemoryReader, *args: Any) -> Iterator[tuple[Key, Image | None]]:
             self.before_rows()
@@ -89,8 +89,8 @@ class Reads:
             yield from scope(reader, *args)
             self.after_range()
 
-        monkeypatch.setattr(MemoryReader, "rows", read_rows)
-        monkeypatch.setattr(MemoryReader, "range", read_scope)
+        monkeypatch.setattr(MemoryReader, "read_rows", read_rows)
+        monkeypatch.setattr(MemoryReader, "read_range", read_scope)
 
 
 @pytest.fixture

@@ -70,11 +70,11 @@ class Reader(MemoryReader):
 
     partition: Partition
 
-    def statics(self, key: Any, consistency: int) -> Image | None:
+    def read_statics(self, key: Any, consistency: int) -> Image | None:
         static_at = self.partition.static_at
         return None if static_at is None else Image((int32(1), None), static_at)
 
-    def range(self, key: Any, bounds: Any, consistency: int) -> Any:
+    def read_range(self, key: Any, bounds: Any, consistency: int) -> Any:
         for key_of, image in self.live.items():
             if bounds is None or bounds[0] is None or key_of[1] >= bounds[0].values[0]:
                 yield key_of, image

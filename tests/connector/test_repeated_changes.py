@@ -51,11 +51,11 @@ class Flood:
         flood = self
 
         class Reader(MemoryReader):
-            def rows(self, keys: Any, consistency: int) -> Any:
+            def read_rows(self, keys: Any, consistency: int) -> Any:
                 keys_asked = list(keys)
                 for key in keys_asked:
                     flood.is_read(key)
-                yield from super().rows(keys_asked, consistency)
+                yield from super().read_rows(keys_asked, consistency)
 
         monkeypatch.setattr(resolver, "RowReader", lambda session, table, settings: Reader(self.staged.live, table))
         self.settings = self.staged.stage.settings

@@ -58,15 +58,17 @@ class Rows(MemorySession):
 
 def read(session: Rows, until: float = math.inf) -> set[Key]:
     reader = RowReader(session, TABLE, SETTINGS)
-    reader.until = until
+    reader.retry_deadline = until
     reader._row_bytes = 1.0  # groups are as large as is allowed
-    return {key for key, image in reader.rows(KEYS, ConsistencyLevel.ALL) if isinstance(image, Image)}
+    return {key for key, image in reader.read_rows(KEYS, ConsistencyLevel.ALL) if isinstance(image, Image)}
 
 
 def unread(session: Rows) -> dict[Key, UnreadReason]:
     reader = RowReader(session, TABLE, SETTINGS)
     reader._row_bytes = 1.0
-    return {key: image for key, image in reader.rows(KEYS, ConsistencyLevel.ALL) if isinstance(image, UnreadReason)}
+    return {
+        key: image for key, image in reader.read_rows(KEYS, ConsistencyLevel.ALL) if isinstance(image, UnreadReason)
+    }
 
 
 def slow(_: Sequence[bytes]) -> Exception:
@@ -99,7 +101,7 @@ def test_the_limit_of_a_guardrail_is_learned() -> None:
     reader._row_bytes = 1.0
     for _ in range(2):
         session.asked.clear()
-        assert {key for key, image in reader.rows(KEYS, ConsistencyLevel.ALL) if image} == set(KEYS)
+        assert {key for key, image in reader.read_rows(KEYS, ConsistencyLevel.ALL) if image} == set(KEYS)
     assert session.asked == [16] * 6 + [4]
 
 
@@ -110,9 +112,9 @@ def test_a_guardrail_on_the_level_makes_no_statement_smaller() -> None:
     reader = RowReader(session, TABLE, SETTINGS)
     reader._row_bytes = 1.0
     with pytest.raises(SchemaChanged):
-        list(reader.rows(KEYS, ConsistencyLevel.ALL))
+        list(reader.read_rows(KEYS, ConsistencyLevel.ALL))
     with pytest.raises(SchemaChanged):
-        list(reader.range(KEYS[0], (None, None), ConsistencyLevel.ALL))
+        list(reader.read_range(KEYS[0], (None, None), ConsistencyLevel.ALL))
     assert (reader.group_size, reader._page_rows) == (64, 500)
 
 
@@ -169,7 +171,7 @@ def test_pages_are_as_small_as_a_guardrail_wants_them() -> None:
     reader = RowReader(session, TABLE, SETTINGS)
     reader._row_bytes = 1.0
     for _ in range(2):
-        assert [key for key, _ in reader.range(KEYS[0], (None, None), ConsistencyLevel.ONE)] == [KEYS[0]]
+        assert [key for key, _ in reader.read_range(KEYS[0], (None, None), ConsistencyLevel.ONE)] == [KEYS[0]]
     assert page_sizes == [500, 250, 125, 62, 62]
 
 
@@ -180,7 +182,7 @@ def test_partition_keys_that_compare_equal_are_never_in_one_statement() -> None:
     session = Rows(lambda _: None)
     reader = RowReader(session, table, SETTINGS)
     reader._row_bytes = 1.0
-    assert {key for key, image in reader.rows(keys, ConsistencyLevel.ALL) if image} == set(keys)
+    assert {key for key, image in reader.read_rows(keys, ConsistencyLevel.ALL) if image} == set(keys)
     assert session.asked == [8, 8, 8]
 
 
@@ -194,11 +196,11 @@ def test_a_key_that_the_server_refuses_and_that_no_other_schema_explains() -> No
     session = Rows(lambda keys: InvalidRequest("Key may not be empty") if KEYS[50][0] in keys else None)
     reader = RowReader(session, TABLE, SETTINGS)
     reader.is_current = True
-    images_by_key = dict(reader.rows(KEYS, ConsistencyLevel.ALL))
+    images_by_key = dict(reader.read_rows(KEYS, ConsistencyLevel.ALL))
     assert {key for key, image in images_by_key.items() if isinstance(image, KeyRefused)} == {KEYS[50]}
     assert images_by_key.keys() == set(KEYS)
     with pytest.raises(KeyRefused):
-        list(reader.range(KEYS[50], (None, None), ConsistencyLevel.ALL))
+        list(reader.read_range(KEYS[50], (None, None), ConsistencyLevel.ALL))
 
 
 def test_a_server_that_refuses_every_key_refuses_the_statement() -> None:
@@ -207,7 +209,7 @@ def test_a_server_that_refuses_every_key_refuses_the_statement() -> None:
     reader = RowReader(session, TABLE, SETTINGS)
     reader.is_current = True
     with pytest.raises(SchemaChanged):
-        list(reader.rows(KEYS, ConsistencyLevel.ALL))
+        list(reader.read_rows(KEYS, ConsistencyLevel.ALL))
 
 
 def test_a_node_that_does_not_know_a_column_refuses_no_key() -> None:
@@ -229,7 +231,7 @@ def test_a_node_that_does_not_know_a_column_refuses_no_key() -> None:
     reader = RowReader(session, TABLE, SETTINGS)
     reader.is_current = True
     with pytest.raises(SchemaChanged):
-        list(reader.rows(KEYS, ConsistencyLevel.ALL))
+        list(reader.read_rows(KEYS, ConsistencyLevel.ALL))
     assert hosts_asked[-1] == lagging
 
 

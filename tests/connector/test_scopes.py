@@ -151,7 +151,7 @@ def read(session: Partitions, keys: list[Key], reader: RowReader | None = None) 
     """Rows that were found, and statements."""
     reader = reader or RowReader(session, session.of, SETTINGS)
     before = reader.statements
-    answers = list(reader.rows(dict.fromkeys(keys), ONE))
+    answers = list(reader.read_rows(dict.fromkeys(keys), ONE))
     assert sorted(k for k, _ in answers) == sorted(keys)
     return sum(image is not None for _, image in answers), reader.statements - before
 
@@ -187,7 +187,7 @@ def scoped(
     """By place: the statics' bytes, if any, and the clustering keys of the rows; or why there are none."""
     reader = reader or RowReader(session, session.of, SETTINGS)
     answers_by_index: dict[int, Any] = {}
-    for index, answer in reader.scopes(scope_reads, ONE):
+    for index, answer in reader.read_scopes(scope_reads, ONE):
         assert index not in answers_by_index
         if isinstance(answer, (KeyRefused, UnreadReason)):
             answers_by_index[index] = answer
@@ -255,7 +255,7 @@ def test_many_range_deletes_are_read_many_at_once(definition: Table) -> None:
 def test_a_partition_of_many_pages_is_read_as_it_is_asked_for() -> None:
     session = Partitions(WIDE, {1: list(range(1000)), 2: [7], 3: list(range(600))}, size=100_000)
     reader = RowReader(session, WIDE, SETTINGS)
-    answers = reader.scopes([(Scope.PARTITION, (*key(n), None), None) for n in (3, 1, 2)], ONE)
+    answers = reader.read_scopes([(Scope.PARTITION, (*key(n), None), None) for n in (3, 1, 2)], ONE)
     counts = {}
     for index, (_, rows) in answers:  # type: ignore[misc]
         first = next(rows)
@@ -286,7 +286,7 @@ def scan(session: Partitions, parts: int) -> tuple[int, int]:
     reader._row_bytes = 10.0
     tokens: list[int] = []
     for partition in range(parts):
-        mine = [number(k[0] or b"") for k, _ in reader.part(partition, parts, ONE)]
+        mine = [number(k[0] or b"") for k, _ in reader.read_topic_partition(partition, parts, ONE)]
         assert mine == sorted(mine)
         assert all(placement.partition(token, parts) == partition for token in mine)
         tokens += mine
@@ -316,7 +316,7 @@ def test_reading_a_truncated_table_costs_by_the_rows_left() -> None:
 def test_a_scan_goes_on_from_a_stripe(first: int) -> None:
     session = stripes(1 << 12, 1)
     reader = RowReader(session, FLAT, SETTINGS)
-    stripes_read = [reread.stripe_of(k) for k, _ in reader.part(3, 5, ONE, first)]
+    stripes_read = [reread.stripe_of(k) for k, _ in reader.read_topic_partition(3, 5, ONE, first)]
     assert stripes_read == [s for s in range(0, 1 << 16, 16) if s % 5 == 3 and s >= first]
 
 
@@ -337,7 +337,7 @@ def test_a_cluster_of_two_versions_is_read_without_what_one_does_not_know(
     reader.is_current = True
     live, statements = read(session, [key(n) for n in range(500)], reader)
     assert (live, reader.shows_all_times, statements < 60) == (500, False, True)
-    assert len(list(reader.range(key(1), (None, None), ONE))) == 1
+    assert len(list(reader.read_range(key(1), (None, None), ONE))) == 1
     now = asking.time.monotonic()
     monkeypatch.setattr(asking.time, "monotonic", lambda: now + 601)
     session.refuses = lambda cql: None

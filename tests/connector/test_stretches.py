@@ -127,7 +127,7 @@ def test_scan_reads_in_ring_order_and_leaves_missing_rows() -> None:
     assert sorted(through(reader, KEYS)) == KEYS[100:]
     assert 0 < session.by_token < 20
     assert session.by_key == 0
-    assert dict(reader.rows(KEYS[:3], ConsistencyLevel.ONE)) == dict.fromkeys(KEYS[:3])
+    assert dict(reader.read_rows(KEYS[:3], ConsistencyLevel.ONE)) == dict.fromkeys(KEYS[:3])
 
 
 def test_where_reading_through_fails_keys_are_asked_for_as_ever() -> None:
@@ -139,7 +139,7 @@ def test_where_reading_through_fails_keys_are_asked_for_as_ever() -> None:
     session.fails = None
     assert through(reader, KEYS) == [], "it is not tried again at once"
     assert session.by_token == tried < 60
-    assert len(list(reader.rows(KEYS, ConsistencyLevel.ONE))) == 2_000
+    assert len(list(reader.read_rows(KEYS, ConsistencyLevel.ONE))) == 2_000
 
 
 def test_where_most_rows_are_not_asked_for_they_are_not_read_through_again() -> None:

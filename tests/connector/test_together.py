@@ -498,7 +498,7 @@ def test_keys_that_share_no_column_go_together(monkeypatch: pytest.MonkeyPatch, 
     reader = RowReader(cassandra, TABLE, SETTINGS)
     reader._row_bytes, reader._attempts = 1.0, PipelineAttempts()
     for _ in range(2):
-        images_by_key = dict(reader.rows(KEYS, ConsistencyLevel.LOCAL_QUORUM))
+        images_by_key = dict(reader.read_rows(KEYS, ConsistencyLevel.LOCAL_QUORUM))
         assert {key for key, image in images_by_key.items() if isinstance(image, Image)} == set(KEYS)
     assert node.pushes < 20
     assert bool(cassandra.alone) is fails
@@ -529,7 +529,7 @@ def test_keys_of_one_statement_go_as_those_of_some(monkeypatch: pytest.MonkeyPat
     reader._row_bytes, reader._attempts = 1.0, PipelineAttempts()
     keys: list[Key] = [(struct.pack(">i", i),) for i in range(100)]
     start = time.monotonic()
-    images_by_key = dict(reader.rows(keys, ConsistencyLevel.LOCAL_QUORUM))
+    images_by_key = dict(reader.read_rows(keys, ConsistencyLevel.LOCAL_QUORUM))
     assert {key for key, image in images_by_key.items() if isinstance(image, Image)} == set(keys)
     assert (node.pushes, len(cassandra.alone)) == (10, 10 if slow else 0)
     if slow:
@@ -547,7 +547,7 @@ def test_a_node_that_is_slow_is_tried_again_while_a_run_goes_on(monkeypatch: pyt
     monkeypatch.setattr(_pipelined, "_WAIT_S", 0.0)
     images_by_key: dict[Key, Any] = {}
     seen = []
-    for key, image in reader.rows(keys, ConsistencyLevel.LOCAL_QUORUM):
+    for key, image in reader.read_rows(keys, ConsistencyLevel.LOCAL_QUORUM):
         images_by_key[key] = image
         clock.now += 0.02
         seen.append((len(cassandra.alone), node.pushes))
@@ -568,7 +568,7 @@ def test_odd_answer_after_a_pause_leaves_the_next_attempt_to_others(
     reader._row_bytes, reader._attempts = 1.0, PipelineAttempts()
     reader._attempts.note_late(clock.now)
     clock.now += 10
-    images_by_key = dict(reader.rows(KEYS[:5], ConsistencyLevel.LOCAL_QUORUM))
+    images_by_key = dict(reader.read_rows(KEYS[:5], ConsistencyLevel.LOCAL_QUORUM))
     assert (len(images_by_key), node.pushes) == (5, 1)
     assert reader._attempts.are_allowed, "not after another pause"
     assert not reader._sends_together(), "this table waits for 10 s"
@@ -596,6 +596,6 @@ def test_no_more_statements_at_once_than_are_allowed(
         cassandra, TABLE, ConnectorSettings.from_properties({**GIVEN, "query.concurrency": str(concurrency)}, "test")
     )
     reader._row_bytes, reader._attempts = 1.0, PipelineAttempts()
-    assert len(dict(reader.rows(KEYS, ConsistencyLevel.LOCAL_QUORUM))) == 100
+    assert len(dict(reader.read_rows(KEYS, ConsistencyLevel.LOCAL_QUORUM))) == 100
     assert node.pushes == pushes
     assert max(together, default=0) <= concurrency

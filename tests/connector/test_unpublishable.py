@@ -184,7 +184,7 @@ def test_a_dead_letter_asks_for_all_that_its_events_did(tmp_path: Path, monkeypa
     definition = table(("a", "int", "partition_key"), ("c", "int", "clustering"))
     staged = Staged(definition, tmp_path, monkeypatch, **{"errors.large.record": "dead-letter"})
     key = staged.codec.encode((int32(1), None))
-    monkeypatch.setattr(MemoryReader, "statics", lambda *_: Image((int32(1),), 5))
+    monkeypatch.setattr(MemoryReader, "read_statics", lambda *_: Image((int32(1),), 5))
     staged.log.fail("append", HelenusError(Kind.RECORD_TOO_LARGE, "too large", DATA), times=None, topics=[DATA])
     scopes = (Scope.STATIC, Scope.PARTITION, Scope.STATIC)
     changes = [Change(str(n) * 32, NODE, scope, write_time=n) for n, scope in enumerate(scopes, 1)]

@@ -59,10 +59,10 @@ class Driven(Staged):
 
         def scopes(self: MemoryReader, scope_reads: Sequence[Any], consistency: int) -> Iterator[tuple[int, Any]]:
             for index, (_, key, bounds) in enumerate(scope_reads):
-                yield index, refused(key) or (None, self.range(key, bounds, consistency))
+                yield index, refused(key) or (None, self.read_range(key, bounds, consistency))
 
-        monkeypatch.setattr(MemoryReader, "rows", read)
-        monkeypatch.setattr(MemoryReader, "scopes", scopes)
+        monkeypatch.setattr(MemoryReader, "read_rows", read)
+        monkeypatch.setattr(MemoryReader, "read_scopes", scopes)
 
     def batch(self, *keys: int, scope: Scope = Scope.ROW, may_wait: int = 100) -> BatchOutcome:
         """Events of keys, without a digest: confirmed when they are published."""
@@ -155,13 +155,13 @@ def test_a_key_that_was_never_read_is_asked_for_at_the_level_of_reads(make: Make
     live(driven, k1=1)
     driven.failing[1] = AWAY
     levels: list[int] = []
-    read = MemoryReader.rows
+    read = MemoryReader.read_rows
 
     def rows_at(self: MemoryReader, keys: Any, consistency: int) -> Any:
         levels.append(consistency)
         return read(self, keys, consistency)
 
-    monkeypatch.setattr(MemoryReader, "rows", rows_at)
+    monkeypatch.setattr(MemoryReader, "read_rows", rows_at)
     change = Change(uuid.uuid4().hex, NODE, Scope.ROW, write_time=5)
     driven.stage.run([], [], True)
     event = Event(EVENTS, 0, 1, 1000, driven.codec.encode((int32(1),)), encode(change))
@@ -243,13 +243,13 @@ def test_a_key_that_failed_is_read_apart_from_others(make: Make, monkeypatch: An
     live(driven, k1=1, k2=2)
     driven.failing[2] = SLOW
     reads: list[tuple[list[int], bool]] = []
-    read = MemoryReader.rows
+    read = MemoryReader.read_rows
 
     def noted(self: Any, keys: Any, consistency: int) -> Any:
-        reads.append((sorted(int.from_bytes(key[0], "big") for key in keys), self.is_single))
+        reads.append((sorted(int.from_bytes(key[0], "big") for key in keys), self.reads_singly))
         return read(self, keys, consistency)
 
-    monkeypatch.setattr(MemoryReader, "rows", noted)
+    monkeypatch.setattr(MemoryReader, "read_rows", noted)
     driven.batch(2, 1)
     driven.batch(2, 1)
     assert reads == [([1, 2], False), ([1], False), ([2], True)]
@@ -285,21 +285,21 @@ def test_a_marker_whose_rows_fail_midway_waits_after_the_next_attempt(make: Make
     driven = make(CLUSTERED)
     driven.stage.run([], [], True)
     driven.live.update(rows(((int32(1), int32(1)), int32(5))))
-    whole = MemoryReader.range
+    whole = MemoryReader.read_range
 
     def fails(self: MemoryReader, key: Key, *args: Any) -> Iterator[tuple[Key, Image]]:
         yield from whole(self, key, *args)
         if key[0] == int32(1):
             raise HelenusError(Kind.CASSANDRA_READ, "the second page fails")
 
-    monkeypatch.setattr(MemoryReader, "range", fails)
+    monkeypatch.setattr(MemoryReader, "read_range", fails)
     with pytest.raises(HelenusError, match="second page"):
         driven.batch(1, 2, scope=Scope.PARTITION)
     driven.appended.clear()
     outcome = driven.batch(1, 2, scope=Scope.PARTITION)
     assert (outcome.published, outcome.unread) == (1, 1)
     assert {key["a"] for key, value in driven.records_of(DATA) if value is None} == {2}
-    monkeypatch.setattr(MemoryReader, "range", whole)
+    monkeypatch.setattr(MemoryReader, "read_range", whole)
     driven.now += 10
     assert driven.batch().published == 1
     assert len(driven.unconfirmed) == 0
@@ -334,7 +334,7 @@ class Truncated:
                 truncated.seconds += 1.0
                 yield key, self.live[key]
 
-        monkeypatch.setattr(MemoryReader, "part", part)
+        monkeypatch.setattr(MemoryReader, "read_topic_partition", part)
 
     def event(self) -> Event:
         change = Change(uuid.uuid4().hex, NODE, Scope.TABLE, write_time=5)

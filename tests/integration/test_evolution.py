@@ -423,18 +423,18 @@ def test_a_key_that_the_server_refuses_is_not_taken_for_a_changed_schema(status:
             definition = next(t for t in read_tables(raw, "evolution").values() if t.name == name)
             reader = RowReader(raw, definition, settings)
             with pytest.raises(SchemaChanged):
-                list(reader.rows(keys, ConsistencyLevel.ONE))
+                list(reader.read_rows(keys, ConsistencyLevel.ONE))
             reader.is_current = True
             bad, good = keys
-            answers = dict(reader.rows(keys, ConsistencyLevel.ONE))
+            answers = dict(reader.read_rows(keys, ConsistencyLevel.ONE))
             assert isinstance(answers[bad], KeyRefused), name
             assert answers[good] is None
             if definition.clustering:
                 with pytest.raises(KeyRefused):
-                    list(reader.range(bad, (None, None), ConsistencyLevel.ONE))
+                    list(reader.read_range(bad, (None, None), ConsistencyLevel.ONE))
             session.execute(f"ALTER TABLE evolution.{name} DROP v")
             with pytest.raises(SchemaChanged):
-                list(reader.rows([bad], ConsistencyLevel.ONE))
+                list(reader.read_rows([bad], ConsistencyLevel.ONE))
     finally:
         raw.cluster.shutdown()
 
@@ -462,12 +462,12 @@ def test_what_was_read_is_freed_without_a_search_for_cycles(
     try:
         reader = RowReader(raw, next(t for t in read_tables(raw, "evolution").values() if t.name == "freed"), settings)
         keys = [(struct.pack(">i", 0), struct.pack(">i", c)) for c in range(1200)]
-        dict(reader.rows(keys[:200], ConsistencyLevel.ONE))  # the first pages are small: rows may be large
+        dict(reader.read_rows(keys[:200], ConsistencyLevel.ONE))  # the first pages are small: rows may be large
         raw.execute_async = noted
         gc.disable()
-        assert all(dict(reader.rows(keys, ConsistencyLevel.ONE)).values())
+        assert all(dict(reader.read_rows(keys, ConsistencyLevel.ONE)).values())
         assert not requests
-        assert len(list(reader.range((struct.pack(">i", 1),), (None, None), ConsistencyLevel.ONE))) == 1200
+        assert len(list(reader.read_range((struct.pack(">i", 1),), (None, None), ConsistencyLevel.ONE))) == 1200
         assert len(requests) > 1
         eventually(lambda: not [request for request in requests if request() is not None], 15)
     finally:

@@ -178,12 +178,14 @@ def test_the_rows_of_a_topic_partition(
         for parts in (1, 8192):
             for partition in {reread.stripe_of(key) % parts for key in keys[:10]}:
                 mine = sorted(key for key in keys if reread.stripe_of(key) % parts == partition)
-                keys_read = [key for key, _ in reader.part(partition, parts, ConsistencyLevel.ONE)]
+                keys_read = [key for key, _ in reader.read_topic_partition(partition, parts, ConsistencyLevel.ONE)]
                 assert sorted(keys_read) == mine
                 stripes = [reread.stripe_of(key) for key in keys_read]
                 assert stripes == sorted(stripes)
                 last = stripes[-1]
-                keys_from_last = [key for key, _ in reader.part(partition, parts, ConsistencyLevel.ONE, last)]
+                keys_from_last = [
+                    key for key, _ in reader.read_topic_partition(partition, parts, ConsistencyLevel.ONE, last)
+                ]
                 assert keys_from_last == [key for key in keys_read if reread.stripe_of(key) >= last]
     finally:
         stage.close()

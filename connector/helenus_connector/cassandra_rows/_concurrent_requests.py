@@ -177,7 +177,7 @@ class ConcurrentRequests(RowRequests):
     def _after_failure(self, run: QueryRun, query: RowQuery, error: Exception) -> QueryAnswer | Divided:
         """Decide what becomes of a query that failed, the first of these that applies."""
         # 1. It is too late to repeat it.
-        if time.monotonic() > self.until:
+        if time.monotonic() > self.retry_deadline:
             failure = read_error(error, self.table)
             if len(query.keys) > 1 or not is_load(error):
                 raise failure from None
@@ -185,7 +185,7 @@ class ConcurrentRequests(RowRequests):
             return QueryAnswer(UnreadReason(failure, False))
         # 2. A smaller one would fail too. If replicas of these keys are down, those of other keys may be up.
         if not is_load(error):
-            may_wait = self.until < math.inf or not self.repeats_reads
+            may_wait = self.retry_deadline < math.inf or not self.repeats_reads
             if isinstance(error, Unavailable) or (may_wait and isinstance(error, NoHostAvailable)):
                 return QueryAnswer(UnreadReason(read_error(error, self.table), True))
             raise read_error(error, self.table) from None
@@ -200,7 +200,7 @@ class ConcurrentRequests(RowRequests):
         # 4. It can only be repeated; with a deadline a single key is not, since only a proof is wanted.
         if not self.repeats_reads:
             return QueryAnswer(UnreadReason(read_error(error, self.table), isinstance(error, NoHostAvailable)))
-        if len(query.keys) == 1 and self.until < math.inf:
+        if len(query.keys) == 1 and self.retry_deadline < math.inf:
             return QueryAnswer(UnreadReason(read_error(error, self.table), False))
         return self._repeat(run, query, error)
 
@@ -246,7 +246,7 @@ class ConcurrentRequests(RowRequests):
     def _sends_together(self) -> bool:
         """Return whether statements may be sent together now."""
         is_time = time.monotonic() >= self._apart_until
-        return is_time and self.until == math.inf and self._attempts.are_allowed
+        return is_time and self.retry_deadline == math.inf and self._attempts.are_allowed
 
     def _may_go_together(self, query: RowQuery) -> bool:
         """Return whether a query's statements may be sent together: their rows may have become too large for that."""

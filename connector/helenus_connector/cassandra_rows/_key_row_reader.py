@@ -29,8 +29,8 @@ Row = TypeVar("Row")
 
 
 class KeyRowReader(ConcurrentRequests, Generic[Row]):
-    """Reads the keys of one version of a table, as the rows that a projection makes. With `is_single` each key is read
-    by a statement of its own.
+    """Reads the keys of one version of a table, as the rows that a projection makes. With `reads_singly` each key is
+    read by a statement of its own.
     """
 
     def __init__(self, session: Any, table: Table, settings: ConnectorSettings, projection: Projection[Row]) -> None:
@@ -38,16 +38,16 @@ class KeyRowReader(ConcurrentRequests, Generic[Row]):
         self._codec = KeyCodec(table)
         self._key_width = len(table.primary_key)
         self._pk_width = len(table.partition_key)
-        self.is_single = False
+        self.reads_singly = False
         self._live_share = 1.0  # share of the keys requested lately that have a row
 
-    def rows(
+    def read_rows(
         self, keys: Collection[Key], consistency: int
     ) -> Iterator[tuple[Key, Row | KeyRefused | UnreadReason | None]]:
-        """Yield what `answers` yields, key by key."""
-        return chain.from_iterable(self.answers(keys, consistency))
+        """Yield what `read_row_lists` yields, key by key."""
+        return chain.from_iterable(self.read_row_lists(keys, consistency))
 
-    def answers(self, keys: Collection[Key], consistency: int) -> Iterator[list[tuple[Key, Any]]]:
+    def read_row_lists(self, keys: Collection[Key], consistency: int) -> Iterator[list[tuple[Key, Any]]]:
         """Yield each of these keys once with its row, or None if there is no row. Keys come in lists, in the order of
         the answers; keys that were not read come in lists of their own, with KeyRefused or UnreadReason.
 
@@ -79,7 +79,7 @@ class KeyRowReader(ConcurrentRequests, Generic[Row]):
         self, keys: Collection[Key], consistency: int
     ) -> Iterator[tuple[Key, Row | KeyRefused | UnreadReason | None]]:
         """Yield each of these keys once with the static columns of its partition: None if there is none, or no such
-        column. Raises as `answers`.
+        column. Raises as `read_row_lists`.
         """
         width = self._pk_width
         for query, answer in self._run(self._grouped(keys, width, True), consistency):
@@ -102,9 +102,9 @@ class KeyRowReader(ConcurrentRequests, Generic[Row]):
         home = home_of_keys(self.session.cluster.metadata, self.table, self._codec)
         grouping = Grouping(self._pk_width, width, self.group_size, home)
         size = self._keys_at_once if width == self._key_width else lambda: self.group_size
-        groups = grouping.groups(keys, (lambda: 1) if self.is_single else size)
+        groups = grouping.groups(keys, (lambda: 1) if self.reads_singly else size)
         queries = (self._queries.group(span, members, width, statics) for span, members in groups)
-        if width < self._key_width or self.is_single or not self._sends_together():
+        if width < self._key_width or self.reads_singly or not self._sends_together():
             return queries
         return self._together(queries, home or (lambda _: None))
 

@@ -53,7 +53,7 @@ class RowRequests:
 
     `statements` counts the statements sent, `seconds` adds up the time until they were answered.
 
-    A read that times out is repeated, in parts. `until` is the deadline, monotonic s, after which no read is repeated.
+    A read that times out is repeated, in parts. After `retry_deadline`, monotonic s, no read is repeated.
     `is_current` says that the table's definition is known to be current: then a refusal concerns the key.
     """
 
@@ -64,7 +64,7 @@ class RowRequests:
         self.group_size = 1 if refuses_groups(session, table) else settings.query_group_size
         self.statements = 0
         self.seconds = 0.0
-        self.until = math.inf
+        self.retry_deadline = math.inf
         self.is_current = False
         self.budget: ReadBudget | None = None
         self._projection = projection
@@ -132,12 +132,12 @@ class RowRequests:
         self, query: RowQuery, consistency: int, error: Exception, rows: int | None = None, state: bytes | None = None
     ) -> Any:
         """Retry a read that timed out and can't be divided; after some attempts raise the error."""
-        if time.monotonic() > self.until:
+        if time.monotonic() > self.retry_deadline:
             raise read_error(error, self.table)
         try:
             for attempt in tenacity.Retrying(
                 stop=tenacity.stop_after_attempt(1 if query.has_hung else _ATTEMPTS_PER_KEY)
-                | tenacity.stop_after_delay(self.until - time.monotonic()),
+                | tenacity.stop_after_delay(self.retry_deadline - time.monotonic()),
                 wait=tenacity.wait_random_exponential(0.1, max=2),
                 retry=tenacity.retry_if_exception(is_load),
                 reraise=True,
@@ -182,7 +182,7 @@ class RowRequests:
         """Reduce the rate after a timeout, which is a sign of load. Reads with a deadline don't count: at their level a
         single replica that is down is enough. A read failure, as for too many tombstones, is no sign of load.
         """
-        if self.budget and self.until == math.inf and not isinstance(error, ReadFailure):
+        if self.budget and self.retry_deadline == math.inf and not isinstance(error, ReadFailure):
             self.budget.note_timeout()
 
     def _send(

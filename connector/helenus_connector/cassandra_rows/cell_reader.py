@@ -66,7 +66,7 @@ class CellReader(KeyRowReader[ReadRow]):
         static_keys = [key for key, scope in keys if scope is Scope.STATIC]
         try:
             answers = {
-                Scope.ROW: dict(self.rows(row_keys, consistency)),
+                Scope.ROW: dict(self.read_rows(row_keys, consistency)),
                 Scope.STATIC: dict(self._static_rows(static_keys, consistency)),
             }
         except SchemaChanged as error:

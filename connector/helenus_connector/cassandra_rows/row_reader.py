@@ -82,9 +82,9 @@ class RowReader(KeyRowReader[Image]):
 
     def read_along_ring(self, keys: Collection[Key], consistency: int) -> Iterator[list[tuple[Key, Image]]]:
         """Scan the ring for those of these keys that are close to others, as nearly all keys of a snapshot are, and
-        yield them with their rows. The caller reads the other keys, and those that have no row, with `answers`.
+        yield them with their rows. The caller reads the other keys, and those that have no row, with `read_row_lists`.
 
-        Yields fewer keys, or none, if scanning is slow or fails. Raises the same errors as `answers`.
+        Yields fewer keys, or none, if scanning is slow or fails. Raises the same errors as `read_row_lists`.
         """
         if len(keys) < MIN_KEYS or time.monotonic() < self._ring_paused_until:
             return
@@ -134,9 +134,9 @@ class RowReader(KeyRowReader[Image]):
             if rows_wanted * _MAX_READ_RATIO < rows_read:
                 self._ring_paused_until = time.monotonic() + _RING_PAUSE_S
 
-    def statics(self, key: Key, consistency: int) -> Image | None:
+    def read_statics(self, key: Key, consistency: int) -> Image | None:
         """Read the static columns of a key's partition; None if there is no partition, or no such column. Raises as
-        `rows`.
+        `read_rows`.
         """
         image = None
         if self.table.statics:
@@ -144,14 +144,14 @@ class RowReader(KeyRowReader[Image]):
                 image = self._images.static_row(row)
         return image
 
-    def range(self, key: Key, bounds: Bounds, consistency: int) -> Rows:
-        """Read the live rows of a key's partition within bounds, lazily. Raises as `rows`."""
+    def read_range(self, key: Key, bounds: Bounds, consistency: int) -> Rows:
+        """Read the live rows of a key's partition within bounds, lazily. Raises as `read_rows`."""
         for clustering_slice in slices(bounds):
             yield from self._live_rows(self._scan(self._queries.slice(key, clustering_slice), consistency))
 
-    def part(self, partition: int, parts: int, consistency: int, first: int = 0) -> Rows:
+    def read_topic_partition(self, partition: int, parts: int, consistency: int, first: int = 0) -> Rows:
         """Read all live rows of the table that belong to one of a topic's `parts` partitions, in the order of the ring,
-        from the stripe `first` on. Raises as `rows`.
+        from the stripe `first` on. Raises as `read_rows`.
 
         A topic partition has every n-th stripe of the ring. If rows are few, one statement reads all stripes; if they
         are many, the stripes of other partitions are skipped.
@@ -176,22 +176,24 @@ class RowReader(KeyRowReader[Image]):
                 is_dense = count * (parts - 1) > _MAX_SKIPPED_ROWS
             stripe = last + 1 + (partition - last - 1) % parts
 
-    def scan(self, first: int, last: int, consistency: int) -> Iterator[tuple[Key, tuple[bytes | None, ...]]]:
+    def read_token_range(
+        self, first: int, last: int, consistency: int
+    ) -> Iterator[tuple[Key, tuple[bytes | None, ...]]]:
         """Read keys and values, static columns last, of the rows with tokens from `first` to `last`, inclusive, in the
         order of the ring. A partition with static columns only has one row, whose clustering key is null. Raises as
-        `rows`.
+        `read_rows`.
         """
         width, end = self._key_width, self._width
         for row in self._scan(self._queries.tokens(first, last), consistency):
             yield row[:width], row[width:end] or row[:width]
 
-    def scopes(
+    def read_scopes(
         self, scopes: Sequence[tuple[Scope, Key, Bounds | None]], consistency: int
     ) -> Iterator[tuple[int, ScopeRows | KeyRefused | UnreadReason]]:
         """Read the live content of partitions (PARTITION), of bounds within them (RANGE), or static columns (STATIC).
 
         Yields the index in `scopes` with the content, in any order. The caller consumes the rows of one before it
-        requests the next. Many are read at once. Raises as `rows`; the rows raise as `range`.
+        requests the next. Many are read at once. Raises as `read_rows`; the rows raise as `read_range`.
         """
         self._projection.restore()
         indexes: dict[Scope, dict[Key, int]] = {}

@@ -35,7 +35,7 @@ class LiveRows:
         """Read the rows of a partition, or of a range within it."""
         rows = self.prefetched.pop(id(key_read), None)
         if rows is None:
-            rows = self._reader.range(key_read.values, key_read.bounds or (None, None), key_read.consistency)
+            rows = self._reader.read_range(key_read.values, key_read.bounds or (None, None), key_read.consistency)
         return self._with_keys(key_read, rows)
 
     def read_table(self, key_read: KeyRead) -> Iterator[LiveRow]:
@@ -68,7 +68,7 @@ class LiveRows:
         is.
         """
         last_stripe: int | None = None
-        for values, image in self._reader.part(
+        for values, image in self._reader.read_topic_partition(
             key_read.partition, key_read.parts, key_read.consistency, first_stripe(key_read)
         ):
             stripe = stripe_of(values[: self._codec.partition_columns])

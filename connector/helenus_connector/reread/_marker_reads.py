@@ -70,7 +70,7 @@ def read_scopes(
             requested.append(key_read)
     start, consistency = time.time(), key_reads[0].consistency
     scopes = [(key_read.scope, key_read.values, key_read.bounds) for key_read in requested]
-    for index, answer in read_pass.reader.scopes(scopes, consistency):
+    for index, answer in read_pass.reader.read_scopes(scopes, consistency):
         key_read = requested[index]
         if isinstance(answer, UnreadReason):
             read_pass.unread_keys.note(key_read, answer)
@@ -112,11 +112,11 @@ def read_scope_again(read_pass: ReadPass, key_read: KeyRead, error: HelenusError
     if key_read.must_be_published or key_read.verifying:
         read_pass.unread_keys.skip_once(key_read)
         raise error
-    key_read.consistency, read_pass.reader.until = read_pass.consistency, math.inf
+    key_read.consistency, read_pass.reader.retry_deadline = read_pass.consistency, math.inf
     read_pass.published[key_read.topic, key_read.partition].keys.remove(key_read.key)
     start = time.time()
     try:
-        key_read.after = read_pass.reader.statics(key_read.values, key_read.consistency)
+        key_read.after = read_pass.reader.read_statics(key_read.values, key_read.consistency)
         key_read.read_at = start
         yield from _deliver_scope(read_pass, key_read)
     except KeyRefused as refusal:

@@ -100,10 +100,10 @@ def _read_or_wait(
         return
     verifies = key_reads[0].verifying is not None
     if is_stuck or verifies:
-        reader.until = time.monotonic() + (_VERIFY_S if verifies else PROOF_S)
+        reader.retry_deadline = time.monotonic() + (_VERIFY_S if verifies else PROOF_S)
     else:
-        reader.until = read_pass.proof_deadline if can_wait else math.inf
-    reader.is_single = is_stuck
+        reader.retry_deadline = read_pass.proof_deadline if can_wait else math.inf
+    reader.reads_singly = is_stuck
     try:
         yield from read()
     except HelenusError as error:
@@ -121,4 +121,4 @@ def _read_or_wait(
             raise
         read_pass.unavailable_levels.add(consistency)
     finally:
-        reader.is_single = False
+        reader.reads_singly = False

@@ -17,7 +17,7 @@ from helenus_schemas.codec.key import Key
 
 
 def read_rows(read_pass: ReadPass, key_reads: Sequence[KeyRead], consistency: int) -> ResolvedGroups:
-    """Read the rows of keys at this level. Raises as `RowReader.answers`."""
+    """Read the rows of keys at this level. Raises as `RowReader.read_row_lists`."""
     evidence, reader = read_pass.evidence, read_pass.reader
     reads_by_key, repeated_reads = index_by_key(key_reads)
     start, min_reporters = time.time(), evidence.min_reporters(consistency)
@@ -49,22 +49,22 @@ def read_rows(read_pass: ReadPass, key_reads: Sequence[KeyRead], consistency: in
 def _answers(
     reader: RowReader, reads_by_key: Mapping[Key, KeyRead], consistency: int
 ) -> Iterator[list[tuple[Key, Any]]]:
-    """Yield each key once, with its row, as `RowReader.answers`. Keys that changed come first: they do not wait for
-    those of a snapshot, most of which are read in the order of the ring.
+    """Yield each key once, with its row, as `RowReader.read_row_lists`. Keys that changed come first: they do not wait
+    for those of a snapshot, most of which are read in the order of the ring.
     """
     scanned: list[Key] = []
-    if not reader.is_single:
+    if not reader.reads_singly:
         scanned = [key for key, key_read in reads_by_key.items() if key_read.is_scanned and not key_read.awaited]
     missing = dict.fromkeys(scanned)
     if len(missing) < len(reads_by_key):
         changed = [key for key in reads_by_key if key not in missing] if missing else reads_by_key
-        yield from reader.answers(changed, consistency)
+        yield from reader.read_row_lists(changed, consistency)
     for answers in reader.read_along_ring(scanned, consistency) if missing else ():
         for key, _ in answers:
             del missing[key]
         yield answers
     if missing:
-        yield from reader.answers(missing, consistency)
+        yield from reader.read_row_lists(missing, consistency)
 
 
 def _take_unread(

@@ -143,27 +143,33 @@ class MemoryReader:
         self.live, self.table, self.statements, self.seconds = live, table, 0, 0.0
         self.asks_ttl = self.saw_ttl = False
 
-    def rows(self, keys: Iterable[Key], consistency: int) -> Iterator[tuple[Key, Any]]:  # noqa: ARG002
+    def read_rows(self, keys: Iterable[Key], consistency: int) -> Iterator[tuple[Key, Any]]:  # noqa: ARG002
         yield from ((key, self.live.get(key)) for key in keys)
 
-    def answers(self, keys: Iterable[Key], consistency: int) -> Iterator[list[tuple[Key, Any]]]:
-        for answer in self.rows(keys, consistency):
+    def read_row_lists(self, keys: Iterable[Key], consistency: int) -> Iterator[list[tuple[Key, Any]]]:
+        for answer in self.read_rows(keys, consistency):
             yield [answer]
 
-    read_along_ring = answers
+    read_along_ring = read_row_lists
 
-    def statics(self, key: Key, consistency: int) -> Image | None:  # noqa: ARG002
+    def read_statics(self, key: Key, consistency: int) -> Image | None:  # noqa: ARG002
         return None
 
-    def range(self, key: Key, bounds: object, consistency: int) -> Iterator[tuple[Key, Image]]:  # noqa: ARG002
+    def read_range(self, key: Key, bounds: object, consistency: int) -> Iterator[tuple[Key, Image]]:  # noqa: ARG002
         yield from self.live.items()
 
-    def scopes(self, scopes: Sequence[tuple[Scope, Key, Any]], consistency: int) -> Iterator[tuple[int, Any]]:
+    def read_scopes(self, scopes: Sequence[tuple[Scope, Key, Any]], consistency: int) -> Iterator[tuple[int, Any]]:
         for index, (_, key, bounds) in enumerate(scopes):
             try:
-                yield index, (self.statics(key, consistency), self.range(key, bounds, consistency))
+                yield index, (self.read_statics(key, consistency), self.read_range(key, bounds, consistency))
             except KeyRefused as refusal:
                 yield index, refusal
 
-    def part(self, partition: int, parts: int, consistency: int, first: int = 0) -> Iterator[tuple[Key, Image]]:  # noqa: ARG002
+    def read_topic_partition(
+        self,
+        partition: int,  # noqa: ARG002
+        parts: int,  # noqa: ARG002
+        consistency: int,  # noqa: ARG002
+        first: int = 0,  # noqa: ARG002
+    ) -> Iterator[tuple[Key, Image]]:
         yield from self.live.items()

@@ -134,7 +134,7 @@ class TableRows:
         n, nulls = self._n, (None,) * len(self._job.table.clustering)
         partition: Key | None = None
         token = part = 0
-        for key, values in self._reader.scan(first, last, self._level):
+        for key, values in self._reader.read_token_range(first, last, self._level):
             if key[:n] != partition:
                 partition = key[:n]
                 token = token_of(partition)
@@ -149,7 +149,7 @@ class TableRows:
         """Read the keys of some entries; yield the entries of the rows that exist."""
         by_key = {decode_key(self._codec, e.name or b""): e for e in requested if not e.static}
         left_out = {key: e.note for key, e in by_key.items()}
-        for key, row_answer in self._reader.rows(by_key, self._level):
+        for key, row_answer in self._reader.read_rows(by_key, self._level):
             image = _image_or_none(row_answer)
             if image is not None:
                 entry = by_key[key]
@@ -159,7 +159,7 @@ class TableRows:
                 )
         statics = [e for e in requested if e.static]
         scopes = [(Scope.STATIC, self._codec.decode(e.name or b""), None) for e in statics]
-        for index, answer in self._reader.scopes(scopes, self._level) if scopes else ():
+        for index, answer in self._reader.read_scopes(scopes, self._level) if scopes else ():
             image, _ = _image_or_none(answer) or (None, None)
             if image is not None:
                 entry = statics[index]
