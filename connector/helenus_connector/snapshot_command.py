@@ -14,6 +14,7 @@ from rich.progress import BarColumn, Progress, TaskID, TaskProgressColumn, TextC
 
 from helenus_connector.rest.client import WorkerClient
 from helenus_schemas.errors import HelenusError, Kind
+from helenus_schemas.names import counted
 
 _TURN_S = 0.5
 _REPORT_S = 10.0
@@ -90,7 +91,7 @@ def snapshot(
 
 def line(name: str, snapshot: Shown) -> str:
     """Return a snapshot as a line."""
-    parts = [f"{name} {snapshot['table']}: {snapshot['state']}, {snapshot['rows']} rows"]
+    parts = [f"{name} {snapshot['table']}: {snapshot['state']}, {counted(snapshot['rows'], 'row')}"]
     if snapshot["state"] not in _OVER:
         parts.append(f"{snapshot['done']:.0%} scanned, {snapshot['rate']:.0f} rows/s")
         if snapshot.get("eta_s") is not None:

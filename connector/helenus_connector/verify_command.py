@@ -51,7 +51,7 @@ def lines(name: str, verification: Shown) -> list[str]:
         error = f", {verification['error']}" if verification.get("error") else ""
         return [f"{name} {verification['table']}: {verification['state']}{error}"]
     report = verification["report"]
-    scanned = f"{report['rows']} rows, {report['records']} records, {report['seconds']:.1f} s"
+    scanned = f"{counted(report['rows'], 'row')}, {counted(report['records'], 'record')}, {report['seconds']:.1f} s"
     result = "topic and table are equal" if report["equal"] else "topic and table differ"
     texts = [f"{name} {verification['table']}: {result} ({scanned})"]
     for kind, difference in {**report["differences"], **report["apart"]}.items():
@@ -95,7 +95,7 @@ def _wait(worker: WorkerClient, path: str, numbers: set[int]) -> Sequence[Shown]
 
 def _progress_text(verification: Shown) -> str:
     progress = verification["progress"]
-    share = f", {progress['done']} of {progress['tasks']} tasks" if progress["tasks"] else ""
+    share = f", {progress['done']} of {counted(progress['tasks'], 'task')}" if progress["tasks"] else ""
     return f"{verification['table']}: {progress['does']}{share}, {progress['seconds']:.0f} s"
 
 

@@ -84,7 +84,7 @@ def test_a_topic_recreated_with_other_partitions_stops_the_agent(bench: Bench) -
     bench.log.refuse_flush = 1  # what it held when the topic went
     bench.raw.write(10, write_of(TABLE, 2))
     with pytest.raises(
-        HelenusError, match=r"had 1 partitions and has 8.*\(events-ks\.t\).*start the agent again"
+        HelenusError, match=r"had 1 partition and has 8.*\(events-ks\.t\).*start the agent again"
     ) as error:
         bench.run(seconds=5)
     assert error.value.kind is Kind.PARTITIONS_CHANGED

@@ -87,8 +87,13 @@ def test_a_node_that_was_replaced_counts_no_more() -> None:
         ("local_quorum", TWO, SimpleStrategy({"replication_factor": "3"}), "knows no data centres"),
         ("each_quorum", ("one",), SimpleStrategy({"replication_factor": "1"}), "knows no data centres"),
         ("all", ("one", "one"), NetworkTopologyStrategy({"one": "3"}), "reports of 3 replicas, and 2 nodes"),
-        ("quorum", ("one",), SimpleStrategy({"replication_factor": "3"}), "reports of 2 replicas, and 1 nodes"),
-        ("each_quorum", TWO[:4], NetworkTopologyStrategy({"one": "3", "two": "3"}), "2 replicas in two, and 1 nodes"),
+        ("quorum", ("one",), SimpleStrategy({"replication_factor": "3"}), "reports of 2 replicas, and 1 node can"),
+        (
+            "each_quorum",
+            TWO[:4],
+            NetworkTopologyStrategy({"one": "3", "two": "3"}),
+            "2 replicas in two, and 1 node can",
+        ),
     ],
 )
 def test_a_level_that_the_keyspace_cannot_give(gate: str, dcs: Sequence[str], strategy: Any, message: str) -> None:

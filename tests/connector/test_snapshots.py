@@ -1154,3 +1154,8 @@ def test_the_bar_says_what_is_left(
     drawn = [line.rstrip() for line in re.split(r"\r|\n|\x1b\[[\d;?]*\w", capsys.readouterr().out)]
     assert any(line.endswith(remaining or "7 rows") for line in drawn), drawn
     assert any(line.startswith("n t: COMPLETE, 7 rows") for line in drawn)
+
+
+@pytest.mark.parametrize(("rows", "shown"), [(0, "0 rows"), (1, "1 row"), (2, "2 rows")])
+def test_rows_of_a_snapshot_are_counted(rows: int, shown: str) -> None:
+    assert snapshot_command.line("n", {"table": "t", "state": "COMPLETE", "rows": rows}) == f"n t: COMPLETE, {shown}"

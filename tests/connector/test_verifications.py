@@ -120,6 +120,8 @@ def test_a_result_is_shown_and_exported(house: House) -> None:
     lines = verify_command.lines("n", finished)
     assert lines[0] == "n a: topic and table differ (10 rows, 12 records, 2.0 s)"
     assert lines[1:] == ['  missing: 2: {"k":1}, …', '  expired: 1, no difference: {"k":1}']
+    single = {**finished, "report": {**finished["report"], "rows": 1, "records": 1}}
+    assert verify_command.lines("n", single)[0] == "n a: topic and table differ (1 row, 1 record, 2.0 s)"
 
 
 def test_each_table_is_verified_also_after_one_that_failed(house: House) -> None:

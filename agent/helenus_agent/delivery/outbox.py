@@ -74,7 +74,7 @@ class Outbox:
                 _log.info("topic.ready", topic=topic, partitions=partitions)
             known_partitions = self._partitions[topic]
             if partitions != known_partitions:
-                message = f"the topic had {known_partitions} partitions and has {partitions}"
+                message = f"the topic had {names.counted(known_partitions, 'partition')} and has {partitions}"
                 advice = "start the agent again, it goes by the new number; order per key holds within one number"
                 raise HelenusError(Kind.PARTITIONS_CHANGED, message, topic, advice)
             self._topics[index] = topic, partitions

@@ -14,6 +14,7 @@ from helenus_connector.control.status import Task
 from helenus_connector.log.choice import data_log, events_log, planner
 from helenus_connector.log.events import OffsetRange, Offsets, Planner
 from helenus_schemas.errors import Action, HelenusError, Kind
+from helenus_schemas.names import counted
 from helenus_sinks.log import Log
 
 
@@ -155,7 +156,7 @@ class TopicQueries:
 
 
 def _unequal(settings: ConnectorSettings, events: int, data: int) -> HelenusError:
-    problem = f"{settings.events} has {events} partitions, {settings.data} has {data}"
+    problem = f"{settings.events} has {counted(events, 'partition')}, {settings.data} has {data}"
     advice = "choose another data.topic, or delete that one if it is not needed; the worker makes it again"
     return HelenusError(Kind.PARTITIONS_CHANGED, problem, settings.name, advice)
 

@@ -14,6 +14,7 @@ from cassandra import ConsistencyLevel
 from helenus_connector.config.connector import ConnectorSettings
 from helenus_connector.gate.replicas import Replicas
 from helenus_schemas.errors import HelenusError, Kind
+from helenus_schemas.names import counted
 
 _ORDER = ("LOCAL_ONE", "LOCAL_QUORUM", "QUORUM", "EACH_QUORUM", "ALL")
 
@@ -79,8 +80,8 @@ def check_level(settings: ConnectorSettings, replicas: Replicas) -> None:
     for dc, factor in required.items():
         needed = factor if level == "all" else _quorum(factor)
         if needed > available[dc]:
-            in_dc = f" in {dc}" if dc else ""
-            reason = f"it needs reports of {needed} replicas{in_dc}, and {available[dc]} nodes can hold one"
+            reports = counted(needed, "replica") + (f" in {dc}" if dc else "")
+            reason = f"it needs reports of {reports}, and {counted(available[dc], 'node')} can hold one"
             _refuse(settings, reason, "add nodes, lower the replication factor, or choose a lower level")
 
 

@@ -28,6 +28,7 @@ from helenus_connector.query.batch_metrics import GapLog, count_outcome, note_fa
 from helenus_connector.unconfirmed.keys import UnconfirmedKeys
 from helenus_connector.unconfirmed.unconfirmed_key import MOST_WAITING, TopicPartition, UnconfirmedKey
 from helenus_schemas.errors import HelenusError, Kind
+from helenus_schemas.names import counted
 from helenus_schemas.service.failpoints import reach
 
 _log = structlog.get_logger(__name__)
@@ -203,7 +204,7 @@ class DriverBatches:
         self.waiting.apply(result.topic, outcome.at_gate, outcome.read_from, now)
         count_outcome(task, outcome, now)
         if outcome.lost:
-            self._lost(task, f"{outcome.lost} events expired before they were read")
+            self._lost(task, f"{counted(outcome.lost, 'event')} expired before being read")
         task.unread = outcome.error or task.unread
         self._count_gaps(result, outcome, task)
 

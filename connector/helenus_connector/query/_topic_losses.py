@@ -16,6 +16,7 @@ from helenus_connector.config.state import begin_anew
 from helenus_connector.control.plan import QueryPlan
 from helenus_connector.log.events import Offsets, Planner
 from helenus_schemas.errors import HelenusError, Kind
+from helenus_schemas.names import counted
 
 _log = structlog.get_logger(__name__)
 _SHORT_S = 30.0
@@ -84,7 +85,7 @@ def other_partitions(topic: str, start: Offsets, latest: Offsets) -> HelenusErro
     before, now = start.get(topic), latest[topic]
     if not before or before.keys() == now.keys():
         return None
-    return HelenusError(Kind.PARTITIONS_CHANGED, f"{topic} has {len(now)} partitions, and had {len(before)}")
+    return HelenusError(Kind.PARTITIONS_CHANGED, f"{topic} has {counted(len(now), 'partition')}, and had {len(before)}")
 
 
 class TopicLosses:

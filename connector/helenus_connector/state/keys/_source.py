@@ -172,6 +172,7 @@ class RecordsReader(DataSourceStreamReader):
     def _check_topics(self, start: dict[str, Any], latest: Offsets) -> None:
         """Raise HelenusError(STATE) if a topic has another number of partitions, or was recreated."""
         from helenus_schemas.errors import HelenusError, Kind
+        from helenus_schemas.names import counted
 
         current_ids: dict[str, str] = {}
         if time.monotonic() - self._checked_at > _CHECK_S:
@@ -183,7 +184,7 @@ class RecordsReader(DataSourceStreamReader):
                 continue
             reason, current_id, start_id = None, current_ids.get(topic), start["ids"].get(topic)
             if end_offsets.keys() != start_offsets.keys():
-                reason = f"{topic} has {len(end_offsets)} partitions, and had {len(start_offsets)}"
+                reason = f"{topic} has {counted(len(end_offsets), 'partition')}, and had {len(start_offsets)}"
             elif current_id and start_id and current_id != start_id:
                 reason = f"{topic} was deleted and recreated"
             elif any(0 <= end_offsets[number] < offset for number, offset in start_offsets.items()):

@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from helenus_schemas.errors import HelenusError, Kind
+from helenus_schemas.names import counted
 from helenus_schemas.service import durable
 
 _NAME = "state.about"
@@ -68,7 +69,7 @@ def check_identity(identity: StateIdentity, table: str, topic: str, partitions: 
     if (identity.table, identity.topic) != (table, topic):
         reason = f"the state is of {identity.table} and {identity.topic}, not of {table} and {topic}"
     elif len(identity.places) != partitions:
-        reason = f"{topic} has {partitions} partitions, and had {len(identity.places)} when the state began"
+        reason = f"{topic} has {counted(partitions, 'partition')}, and had {len(identity.places)} when the state began"
     if reason is not None:
         raise HelenusError(Kind.STATE, reason, str(checkpoint), advice(checkpoint))
 
