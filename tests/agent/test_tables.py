@@ -56,11 +56,13 @@ def test_an_unchanged_table_keeps_its_plan() -> None:
 
 def test_patterns_that_match_no_table() -> None:
     """Such as one with a slip in it: what it is to exclude would be published in silence."""
-    tables = KnownTables((r"ks\..*", r"kss\..*"), (r"ks\.plian", r"ks\.plain", r"ks\.(a|b)"), cells=(r"zz\.q",))
+    excluded = (r"ks\.plian", r"KS\.PLAIN", r"ks\.plain", r"ks\.(a|b)")
+    tables = KnownTables((r"ks\..*", r"kss\..*"), excluded, cells=(r"zz\.q",))
     updated(tables, A, PLAIN)
     assert list(tables.unmatched_patterns()) == [
         ("table.include.list", r"kss\..*", "ks.a"),
         ("table.exclude.list", r"ks\.plian", "ks.plain"),
+        ("table.exclude.list", r"KS\.PLAIN", "ks.plain"),
         ("cells.include.list", r"zz\.q", ""),
     ]
     assert not list(KnownTables().unmatched_patterns())

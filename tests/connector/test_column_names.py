@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from helenus_connector.config._alternatives import alternatives
 from helenus_connector.config.column_names import check_connector
 from helenus_connector.config.connector import ConnectorSettings
+from helenus_connector.control import tables as control_tables
 from helenus_connector.shape.row.row import shown_table
 from helenus_schemas.cql.table import Column, Table
 from helenus_schemas.cql.types import parse
@@ -106,8 +107,17 @@ def test_what_the_message_says() -> None:
         "column.exclude.list=shop.users.emial: no column matches emial (shop.users): did you mean email? "
         "There are id, email, name, phone [config]"
     )
+    assert "did you mean email? " in errors(settings(columns="EMAIL"), USERS)["users"]
     many = table(*(f"column_{n:03}" for n in range(100)))
     assert "column_038 and 61 more" in errors(settings(columns="colum_001"), many)["users"]
+
+
+@pytest.mark.parametrize(("name", "near"), [("user", "users"), ("USERS", "users"), ("orders", "Orders"), ("x", None)])
+def test_a_table_that_is_missing_gets_the_nearest_name(name: str, near: str | None) -> None:
+    message = str(control_tables.missing(settings(name).of_table(name), ["users", "Orders"]))
+    assert message.startswith(f"there is no such table (shop.{name}): ")
+    assert (f"did you mean {near}? create the table" in message) == (near is not None)
+    assert ("did you mean" in message) == (near is not None)
 
 
 @pytest.mark.parametrize(

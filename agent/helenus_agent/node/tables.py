@@ -120,13 +120,14 @@ class KnownTables:
     def unmatched_patterns(self) -> Iterator[tuple[str, str, str]]:
         """Yield each pattern that matches no table there is, with its key, and the most similar table's name or ""."""
         names = [table.full_name for table in self._tables.values() if table.id not in self._dropped]
+        spellings = {name.lower(): name for name in names}  # CQL ignores case without quotes; patterns do not
         lists = {"include": self._include, "exclude": self._exclude}
         keys = {f"table.{kind}.list": patterns for kind, patterns in lists.items()}
         for key, patterns in {**keys, "cells.include.list": self._cells}.items():
             for pattern in patterns:
                 if not any(pattern.fullmatch(name) for name in names):
-                    near = difflib.get_close_matches(pattern.pattern.replace("\\", ""), names, 1)
-                    yield key, pattern.pattern, next(iter(near), "")
+                    near = difflib.get_close_matches(pattern.pattern.replace("\\", "").lower(), spellings, 1)
+                    yield key, pattern.pattern, spellings[near[0]] if near else ""
 
     def index(self, table: uuid.UUID) -> int:
         """Return the index of a table in `followed`. One that only an earlier run followed is added."""

@@ -128,9 +128,12 @@ def _unmatched_exclusion(
 
 
 def nearest(name: str, names: Iterable[str]) -> str:
-    """Return advice that names the most similar of `names`; empty if none is similar."""
-    close = difflib.get_close_matches(name, list(names), 1)
-    return f"did you mean {close[0]}? " if close else ""
+    """Return advice that names the most similar of `names`, whatever its case, which CQL ignores without quotes; empty
+    if none is similar.
+    """
+    spellings = {spelling.lower(): spelling for spelling in names}
+    close = difflib.get_close_matches(name.lower(), spellings, 1)
+    return f"did you mean {spellings[close[0]]}? " if close else ""
 
 
 def listed(names: Iterable[str]) -> str:
