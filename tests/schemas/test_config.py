@@ -37,6 +37,25 @@ def load(tmp_path: Path, text: str) -> Example:
     return Example.load(path)
 
 
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [
+        ("many", "many"),
+        (" many\\ ", '"many "'),
+        ("a\\nb", r'"a\nb"'),
+        ("é", "é"),
+        ("9" * 200, "9" * 200),
+        ("9" * 5000, "9" * 200 + "… (5,000 characters)"),
+    ],
+    ids=range(6),
+)
+def test_a_value_is_shown_in_one_short_line(tmp_path: Path, value: str, shown: str) -> None:
+    with pytest.raises(HelenusError) as error:
+        load(tmp_path, f"log.topic=t\ncassandra.port={value}\n")
+    assert str(error.value).startswith(f"cassandra.port={shown}: ")
+    assert "\n" not in str(error.value)
+
+
 def test_keys_lists_and_pass_through(tmp_path: Path) -> None:
     settings = load(tmp_path, "log.topic=t\nnames = a, b\nkafka.bootstrap.servers=h:1\nkafka.security.protocol=SSL\n")
     assert settings.names == ("a", "b")

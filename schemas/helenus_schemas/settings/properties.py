@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
@@ -15,6 +16,8 @@ import structlog
 from helenus_schemas.errors import HelenusError, Kind
 
 T = TypeVar("T")
+_SHOWN_CHARACTERS = 200
+"""Of a value in a message: two lines of a terminal, and longer than the values that people write."""
 
 
 @dataclass(frozen=True)
@@ -32,9 +35,17 @@ class Problem:
     def __str__(self) -> str:
         if not self.key:
             return self.reason
-        # Blanks at an end are seen only in quotes.
-        value = f'"{self.value}"' if self.value and self.value != self.value.strip() else self.value
-        return f"{self.key}{'' if value is None else f'={value}'}: {self.reason}"
+        return f"{self.key}{'' if self.value is None else f'={_shorten(self.value)}'}: {self.reason}"
+
+
+def _shorten(value: str) -> str:
+    """Return a value as a message of one line shows it: in quotes if blanks are at an end, where nobody sees them, or
+    line breaks are in it; cut if long.
+    """
+    start = value[:_SHOWN_CHARACTERS]
+    is_plain = start == start.strip() and start.isprintable()
+    shown = start if is_plain else json.dumps(start, ensure_ascii=False)
+    return shown if len(value) <= _SHOWN_CHARACTERS else f"{shown}… ({len(value):,} characters)"
 
 
 class ConfigError(HelenusError):
