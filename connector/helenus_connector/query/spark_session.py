@@ -24,13 +24,12 @@ from helenus_connector.config.run_directory import socket_directory
 from helenus_connector.config.worker import WorkerSettings
 from helenus_connector.query._java_names import ask_once
 from helenus_connector.query._spark_security import security_settings
+from helenus_connector.query._spark_stderr import StderrLines
 from helenus_schemas.errors import HelenusError, Kind
 
 _log = structlog.get_logger(__name__)
 _REASON = re.compile(r"Exception: |Error: |^Invalid|^Unrecognized|^Could not")
 _THREAD = 'Exception in thread "main" '
-_STATE_QUERY_LINE = "Streaming TransformWithState"
-"""What each start of a query with state prints, line by line, with all that was pickled for it."""
 _LAST_WORDS_S = 2.0
 _EXECUTORS_S, _STEADY_S, _POLL_S = 30.0, 3.0, 0.2
 _DEFAULTS = {
@@ -167,13 +166,14 @@ def _piped_stderr(as_json: bool) -> Iterator[Callable[[], list[str]]]:
     """Let processes that start meanwhile, such as Spark's JVM and its children, write to a pipe instead of standard
     error. Until this process ends, the pipe is copied to standard error, each line as JSON if so configured.
 
-    Yields a function that returns the lines of the start. Of Java traces only the first lines are copied.
+    Yields a function that returns the lines of the start. Of Java traces only the first lines are copied; a Python
+    trace is logged as one line.
     """
     source, sink = os.pipe()
     saved_stderr, out = os.dup(2), os.dup(2)
     os.dup2(sink, 2)
     os.close(sink)
-    starting, start_lines = threading.Event(), list[str]()
+    starting, start_lines, stderr_lines = threading.Event(), list[str](), StderrLines()
     starting.set()
 
     def forward() -> None:
@@ -184,11 +184,14 @@ def _piped_stderr(as_json: bool) -> Iterator[Callable[[], list[str]]]:
                     start_lines.append(text)
                     if text.startswith("\tat "):
                         continue
-                if _STATE_QUERY_LINE in text:
+                picked = stderr_lines.pick(text)
+                if picked is None:
                     continue
-                if not as_json or text.startswith("{"):  # JSON already, of our own processes
+                if picked.where:
+                    _log.warning("spark.stderr", line=text, where=picked.where)
+                elif not as_json or text.startswith("{"):  # JSON already, of our own processes
                     os.write(out, line)
-                elif text:
+                else:
                     _log.warning("spark.stderr", line=text)
 
     thread = threading.Thread(target=forward, name="stderr", daemon=True)
