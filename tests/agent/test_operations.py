@@ -396,6 +396,21 @@ def test_reprocess_without_positions(tmp_path: Path) -> None:
     assert read(tmp_path / "state") is None
 
 
+@pytest.mark.parametrize("others", [True, False])
+def test_metrics_under_other_products_names_can_be_left_out(agents: Agents, others: bool) -> None:
+    from integration.pipeline import free_port
+
+    port = free_port()
+    agents.properties = {"http.port": str(port), "metrics.other.products": str(others).lower()}
+    agents.raw.segment(10)
+    agent = agents.start()
+    agents.wait(lambda: get(port, "/health/ready") == "ready\n")
+    names = {line.split("{")[0] for line in get(port, "/metrics").splitlines()}
+    assert any(name.startswith("helenus_agent_") for name in names)
+    assert any(name.startswith(("debezium_", "org_apache_", "com_datastax_")) for name in names) == others
+    agents.stop(agent)
+
+
 def test_status(agents: Agents) -> None:
     from integration.pipeline import free_port
 

@@ -52,6 +52,16 @@ def test_down_without_servers_succeeds(directory: Path) -> None:
     assert run("down", "--dir", directory).exit_code == 0
 
 
+def test_down_says_what_it_stops(directory: Path) -> None:
+    """It takes seconds."""
+    (directory / "run").mkdir(parents=True)
+    for name in ("kafka", "registry"):
+        (directory / "run" / f"{name}.pid").write_text("")
+    result = run("down", "--dir", directory)
+    assert result.exit_code == 0, result.output
+    assert "stopping kafka, registry: up to " in result.output
+
+
 def test_down_deletes_only_its_own(directory: Path) -> None:
     (directory / "kafka").mkdir(parents=True)
     (directory / "mine").mkdir()
