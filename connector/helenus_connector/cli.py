@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import signal
 import sys
@@ -27,6 +28,18 @@ from helenus_schemas.settings import masking
 from helenus_schemas.settings.properties import together
 
 _OVER_REST = {"pause": "PUT", "resume": "PUT", "stop": "PUT", "restart": "POST"}
+
+
+class _FiniteFloat(click.FloatRange):
+    """A number for an option: `nan` and `inf` are floats too, and no number to wait or to count by."""
+
+    name = "float"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        number: float = super().convert(value, param, ctx)
+        if not math.isfinite(number):
+            self.fail(f"{value!r} is no number.", param, ctx)
+        return number
 
 
 class _Commands(click.Group):
@@ -246,7 +259,7 @@ def _of_a_worker(command: Callable[..., None]) -> Callable[..., None]:
 
 @main.command("top", short_help="Show rates, lag and errors of a running worker.")
 @_of_a_worker
-@click.option("--interval", type=click.FloatRange(min=0.1), default=2.0, show_default=True, help="Seconds to look at.")
+@click.option("--interval", type=_FiniteFloat(min=0.1), default=2.0, show_default=True, help="Seconds to look at.")
 @click.option("--once", is_flag=True, help="Print one table, of one interval, and end.")
 def _top(worker: Any, **how: Any) -> None:
     """Show how the tables of a running worker fare: rates, lag, latency, errors.
@@ -306,18 +319,23 @@ def _snapshot(worker: Any, show: bool, stop: bool, pause: bool, resume: bool, **
 @click.option(
     "--token-range", metavar="AFTER:UNTIL", help="Only partitions with tokens above the first, up to the second."
 )
-@click.option("--sample", type=float, help="Only this share of the ring, 0.1 for a tenth; another one each time.")
+@click.option(
+    "--sample", type=_FiniteFloat(), help="Only this share of the ring, 0.1 for a tenth; another one each time."
+)
 @click.option("--limit", type=int, help="How many keys of each kind to name; 10 by default.")
-@click.option("--patience", type=float, help="For how many seconds to see whether a difference passes; 30 by default.")
+@click.option(
+    "--patience", type=_FiniteFloat(), help="For how many seconds to see if a difference passes; 30 by default."
+)
 @click.option("--json", "as_json", is_flag=True, help="Print a JSON object for each table.")
 def _verify(worker: Any, **how: Any) -> None:
     """Compare the data topics of connector NAME with their tables, in a running worker, and name what differs.
 
     \b
-    missing   a row without record
-    stale     a record that is not the row
-    ghost     a record of a row that is gone
-    foreign   a record with a key that the table can't have
+    missing    a row without record
+    stale      a record that is not the row
+    ghost      a record of a row that is gone
+    foreign    a record with a key that the table can't have
+    misplaced  a record in another partition than the key's last one
 
     Exit status: 0 if topic and table are equal, 3 if they differ, 1 if a table could not be verified, 2 for a request
     that is refused.

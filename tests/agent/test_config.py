@@ -271,6 +271,8 @@ def test_no_yaml(tmp_path: Path) -> None:
         ({"cdc_total_space_in_mb": "8"}, 8 << 20),
         ({"cdc_total_space": ""}, None),
         ({"cdc_total_space": "lots"}, None),
+        ({"cdc_total_space": "²MiB"}, None),
+        ({"cdc_total_space": "9" * 5000 + "MiB"}, None),
         ({}, None),
     ],
 )

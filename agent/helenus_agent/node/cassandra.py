@@ -38,6 +38,8 @@ _VERSION = "SELECT schema_version, truncated_at, gossip_generation, host_id FROM
 _SETTINGS = ("cdc", "commitlog_directory", "accord.enabled")
 # A table that moves away from transactions is one that has them until it has moved.
 _MODE = re.compile(r"\b(?:transactional_mode|transactional_migration_from) = '(?!off'|none')(\w+)'")
+_SIZE = re.compile(r"(\d{1,15})(B|KiB|MiB|GiB)", re.ASCII)
+_UNITS = {"B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
 _ALTERED = "SELECT id, writetime(cdc) AS time FROM system_schema.tables"
 
 
@@ -71,9 +73,8 @@ class Node:
         """Return bytes that cdc_raw may take, None if the node does not say."""
         old = self.settings.get("cdc_total_space_in_mb")
         text = f"{old}MiB" if old else self.settings.get("cdc_total_space", "")
-        digits = text.rstrip("BGKMi")
-        unit = {"KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "B": 1}.get(text[len(digits) :])
-        return int(digits) * unit if unit and digits.isdigit() else None
+        match = _SIZE.fullmatch(text)
+        return int(match[1]) * _UNITS[match[2]] if match else None
 
 
 @dataclass(frozen=True)
