@@ -153,6 +153,21 @@ def test_rows_of_the_future_are_read_too() -> None:
     assert [m.op for m in state.take(answer(last, NOW + 61, None), now=NOW + 62)] == ["d"]
 
 
+def test_later_writes_to_truncated_cells_of_the_future_are_shown() -> None:
+    """Their write times are older. They are read once the row was not written for a minute."""
+    state = State()
+    state.take(*logged(insert((NOW + 10**6) * US, v=1), 400))
+    (ask,) = asks(state.take(truncation(NOW, NODE, 1, 500)))
+    state.take(answer(ask, NOW, None), now=NOW + 1)
+    written = {"v": (2, (NOW + 5) * US)}
+    assert not state.take(*logged(insert((NOW + 5) * US, v=2), 600), now=NOW + 5)
+    (last,) = asks(state.take(now=NOW + 66))
+    assert [m.op for m in state.take(answer(last, NOW + 66, written), now=NOW + 67)] == ["u"]
+    assert values(state.seen[1]) == {"v": 2}
+    assert [m.op for m in state.take(*logged(insert((NOW + 70) * US, v=3), 700), now=NOW + 70)] == ["u"]
+    assert values(state.seen[1]) == {"v": 3}
+
+
 @pytest.mark.parametrize("is_light", [False, True])
 def test_a_node_that_is_behind_is_not_believed(is_light: bool) -> None:
     """What it reports may be of before: it is no record, and the row is read."""
