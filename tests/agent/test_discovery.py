@@ -164,3 +164,25 @@ def test_a_missing_answer_is_not_taken_for_the_default_settings(
         assert raised.value.kind is Kind.CASSANDRA_UNREACHABLE
     else:
         assert cassandra().node().settings == {}
+
+
+def test_a_guardrail_that_is_set_while_it_runs(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The node refuses its pages: the next attempt asks for smaller ones."""
+    discovery, answers = cassandra(), session.execute
+    monkeypatch.setattr(session, "default_fetch_size", 5000, raising=False)
+
+    def execute(statement: Any) -> list[Any]:
+        rows = getattr(statement, "fetch_size", session.default_fetch_size)  # type: ignore[attr-defined]
+        if rows > 100:
+            raise InvalidRequest(f"Guardrail page_size violated: page size {rows} exceeds the threshold of 100")
+        return answers(getattr(statement, "query_string", statement))
+
+    monkeypatch.setattr(session, "execute", execute)
+    with pytest.raises(HelenusError, match="Cassandra wants smaller pages") as error:
+        discovery.schema()
+    assert (error.value.kind, "it is asked for smaller ones next" in str(error.value)) == (
+        Kind.CASSANDRA_UNREACHABLE,
+        True,
+    )
+    assert discovery.schema().tables == {TABLE.id: TABLE}
+    assert 50 < session.default_fetch_size <= 100  # type: ignore[attr-defined]

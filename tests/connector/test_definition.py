@@ -8,7 +8,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from cassandra import OperationTimedOut
+from cassandra import InvalidRequest, OperationTimedOut
 
 from helenus_connector.cassandra_rows import table_definition
 from helenus_connector.config.connector import ConnectorSettings
@@ -95,6 +95,24 @@ def test_a_node_that_lags_does_not_take_a_column_back() -> None:
     assert read(session) == (2, "vx"), "nor where it is the first to be asked"
     lags.now(2, "vx", (20, 5))
     assert read(session, 2) is None
+
+
+def test_a_guardrail_that_is_set_while_it_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The nodes refuse its pages: the next attempt asks for smaller ones."""
+    session = Nodes(Node(1, "v"))
+    session.default_fetch_size = 5000
+
+    def answer(cql: str) -> Any:
+        if session.default_fetch_size > 100:
+            raise InvalidRequest("Guardrail page_size violated: Query for table system.local with page size 5000")
+        return Node(1, "v").answer(cql)
+
+    session.first.answer = answer  # type: ignore[method-assign]
+    with pytest.raises(HelenusError, match="Guardrail page_size") as error:
+        read(session)
+    assert error.value.kind is Kind.CASSANDRA_READ
+    assert read(session) == (1, "v")
+    assert 50 < session.default_fetch_size <= 100
 
 
 def test_a_type_that_was_altered() -> None:
