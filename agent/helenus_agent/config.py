@@ -162,6 +162,7 @@ class AgentSettings(CassandraSettings, PulsarSettings, KafkaSettings, LogSetting
         **more: Any,
     ) -> Self:
         if not debezium.is_theirs(properties):
+            _check_program(properties, source)
             if cls is AgentSettings and names_pulsar(properties, environment or {}):
                 chosen = {"log", "messagingProvider"} & properties.keys() or "CDC_MESSAGING_PROVIDER" in (
                     environment or {}
@@ -200,6 +201,16 @@ class AgentSettings(CassandraSettings, PulsarSettings, KafkaSettings, LogSetting
             return self.http_host, self.http_port
         _, host, port = address
         return host, port
+
+
+def _check_program(properties: Mapping[str, str], source: str) -> None:
+    """Raise ConfigError, of one line, for a file of a worker or of a connector."""
+    if "state.dir" in properties:
+        return
+    owner = "worker" if "checkpoint.dir" in properties else "connector"
+    if owner == "worker" or properties.keys() >= {"keyspace", "table"}:
+        reason = f"it is a {owner}'s file, which helenus-connector reads: give the agent's"
+        raise ConfigError([Problem(source, "", None, reason)])
 
 
 def _listener_conflicts(properties: Mapping[str, str]) -> Iterator[tuple[str, str]]:

@@ -69,9 +69,16 @@ def load(worker: Path, connectors: Sequence[Path]) -> tuple[WorkerSettings, list
 
 
 def _check_kind(properties: Mapping[str, str], path: Path, connectors: Sequence[Path]) -> None:
-    """Raise ConfigError, of one line, for a worker's file in a connector's place, and the other way round."""
+    """Raise ConfigError, of one line, for a worker's file in a connector's place, the other way round, and for an
+    agent's.
+    """
     is_worker, is_connector = "checkpoint.dir" in properties, properties.keys() >= _CONNECTOR_KEYS
-    if debezium.is_theirs(properties) or is_worker == is_connector:
+    if debezium.is_theirs(properties):
+        return
+    if not (is_worker or is_connector) and "state.dir" in properties:
+        reason = "it is an agent's file, which helenus-agent reads: give a worker's, and then its connectors'"
+        raise ConfigError([Problem(str(path), "", None, reason)])
+    if is_worker == is_connector:
         return
     if is_worker and path in connectors:
         reason = "it is a worker's file, in the place of a connector's: the worker's comes first, and once"
