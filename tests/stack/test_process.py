@@ -21,7 +21,9 @@ SLEEP = ["sleep", "60"]
 IGNORES_TERM = ["sh", "-c", "trap '' TERM; echo armed; while true; do sleep 0.1; done"]
 
 
-SAYS_TERM = ["sh", "-c", "trap 'echo asked; exit' TERM; echo armed; while true; do sleep 0.1; done"]
+# It starts nothing once it is armed: a shell waits for a child that is stopped before it runs its program (vfork), and
+# is not stopped itself.
+SAYS_TERM = ["sh", "-c", "trap 'echo asked; exit' TERM; sleep 600 & echo armed; wait"]
 
 
 @pytest.fixture
