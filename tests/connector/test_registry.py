@@ -210,7 +210,9 @@ def test_which_tables_a_registry_that_is_away_keeps_from_running(
 ) -> None:
     settings = settings_of(f"http://127.0.0.1:{server}", **{"output.format": format})
     row = SimpleNamespace(one=lambda: SimpleNamespace(schema_version="v"), all=list)
-    monkeypatch.setattr("helenus_connector.control.tables.connect", lambda _: SimpleNamespace(execute=lambda _: row))
+    cluster = SimpleNamespace(metadata=SimpleNamespace(all_hosts=list))
+    session = SimpleNamespace(execute=lambda _: row, cluster=cluster)
+    monkeypatch.setattr("helenus_connector.control.tables.connect", lambda _: session)
     table = Table("ks", "t", uuid.uuid1(), (Column("k", parse("int"), "partition_key", 0),), cdc=True)
     monkeypatch.setattr("helenus_connector.control.tables.read_tables", lambda *_: {table.full_name: table})
     Answer.away = True
