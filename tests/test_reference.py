@@ -169,3 +169,11 @@ def test_the_units_expose_little(name: str) -> None:
     if "unrecognized option" in process.stderr:
         pytest.skip("systemd before 250 rates only what it runs")
     assert process.returncode == 0, process.stdout + process.stderr
+
+
+def test_the_readme_says_what_the_tests_start() -> None:
+    readme = runpy.run_path(str(ROOT / "docs" / "reference.py"))["readme"]
+    page = (ROOT / "README.md").read_text()
+    assert readme(page) == page, "run `make reference`"
+    with pytest.raises(ValueError, match="no rows Spark"):
+        readme(page.replace("| Spark |", "| Flink |"))

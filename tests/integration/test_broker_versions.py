@@ -20,7 +20,7 @@ from helenus_stack.status import Status
 
 pytestmark = [pytest.mark.integration, pytest.mark.long, pytest.mark.timeout(900)]
 
-VERSIONS: list[tuple[LogName, str]] = [("kafka", "3.9"), ("pulsar", "3.0")]
+VERSIONS = (("kafka", "3.9"), ("pulsar", "3.0"))
 MODES: dict[str, dict[str, object]] = {
     "kinds": {},
     "types": {"snapshot.mode": "initial"},

@@ -28,6 +28,8 @@ from helenus_stack.status import Status
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(900)]
 
+VERSIONS = ("4.0", "4.1", "6.0")
+LONG_VERSIONS = ("3.11",)
 YAML_OF_4_0 = {"commitlog_segment_size_in_mb": 4, "cdc_total_space_in_mb": 512}
 YAML = {"commitlog_segment_size": "4MiB", "cdc_total_space": "512MiB"}
 STATE_TABLE = (
@@ -77,7 +79,7 @@ def filling_segments(session: Any, version: str) -> Iterator[None]:
         thread.join()
 
 
-@pytest.fixture(scope="module", params=["4.0", "4.1", "6.0", pytest.param("3.11", marks=pytest.mark.long)])
+@pytest.fixture(scope="module", params=[*VERSIONS, *(pytest.param(v, marks=pytest.mark.long) for v in LONG_VERSIONS)])
 def run(request: pytest.FixtureRequest, status: Status, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Run]:
     version, directory = request.param, tmp_path_factory.mktemp("run")
     keyspace = f"on_{version.replace('.', '_')}"

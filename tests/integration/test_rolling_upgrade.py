@@ -23,6 +23,7 @@ from helenus_stack.stack import Stack
 
 pytestmark = [pytest.mark.integration, pytest.mark.cluster, pytest.mark.timeout(3000)]
 
+VERSIONS = ("4.1", "5.0", "6.0")
 SEGMENTS = {"commitlog_segment_size": "4MiB", "cdc_total_space": "512MiB"}
 STATE_TABLE = (
     "CREATE TABLE {} (p int, q text, c int, d timeuuid, v text, n int, st int static,"
@@ -38,10 +39,10 @@ MODES: dict[str, dict[str, object]] = {
 """What the connector of each table is set to."""
 COMPATIBILITY = "storage_compatibility_mode"
 STEPS: list[tuple[str, dict[str, str]]] = [
-    ("5.0", {COMPATIBILITY: "CASSANDRA_4"}),  # segments of version 7, as 4.1 writes them
-    ("5.0", {COMPATIBILITY: "UPGRADING"}),
-    ("5.0", {COMPATIBILITY: "NONE"}),  # version 8
-    ("6.0", {}),  # version 9
+    (VERSIONS[1], {COMPATIBILITY: "CASSANDRA_4"}),  # segments of version 7, as 4.1 writes them
+    (VERSIONS[1], {COMPATIBILITY: "UPGRADING"}),
+    (VERSIONS[1], {COMPATIBILITY: "NONE"}),  # version 8
+    (VERSIONS[2], {}),  # version 9
 ]
 
 
@@ -64,7 +65,7 @@ class Upgrade:
 @pytest.fixture(scope="module")
 def upgrade(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Upgrade]:
     directory = tmp_path_factory.mktemp("upgrade")
-    with Stack(directory / "stack", nodes=3, cassandra="4.1", cassandra_yaml=SEGMENTS) as stack:
+    with Stack(directory / "stack", nodes=3, cassandra=VERSIONS[0], cassandra_yaml=SEGMENTS) as stack:
         status = stack.status()
         profile = ExecutionProfile(
             DCAwareRoundRobinPolicy(status.local_dc),
@@ -162,7 +163,7 @@ def test_three_nodes_move_under_writes(upgrade: Upgrade) -> None:
             if index == 0:
                 stack.move_to(version, {**SEGMENTS, **yaml})
                 restart(upgrade, 1)
-                stack.move_to("4.1", SEGMENTS)
+                stack.move_to(VERSIONS[0], SEGMENTS)
                 restart(upgrade, 1)  # back
             stack.move_to(version, {**SEGMENTS, **yaml})
             for node in (1, 2, 3):
@@ -177,7 +178,7 @@ def test_three_nodes_move_under_writes(upgrade: Upgrade) -> None:
         session.execute("UPDATE up.kinds SET later = 'x' WHERE p = 1 AND q = 'a' AND c = 1 AND d = now()")
         time.sleep(5)
     releases = session.execute("SELECT release_version FROM system.peers_v2")
-    assert {row.release_version[:3] for row in releases} == {"6.0"}
+    assert {row.release_version[:3] for row in releases} == {VERSIONS[2]}
     assert seen == {"7", "8", "9"}
     for workload in workloads:
         assert workload.statements > 500, f"{workload.table}: {workload.statements}, and {workload.failed} failed"
