@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import resource
 import socket
 import subprocess
@@ -103,8 +104,9 @@ def test_a_connection_has_a_deadline(agents: Agents, agent: subprocess.Popen[str
 
 def test_no_descriptor_is_left(agents: Agents, agent: subprocess.Popen[str]) -> None:
     """Not even for its files: it says so, goes on trying, and loses nothing."""
-    used = max(descriptors_of(agent)) + 1
-    resource.prlimit(agent.pid, resource.RLIMIT_NOFILE, (used, LIMIT))
+    used = set(descriptors_of(agent))
+    first_free = next(number for number in itertools.count() if number not in used)
+    resource.prlimit(agent.pid, resource.RLIMIT_NOFILE, (first_free, LIMIT))
     with connected(port_of(agents), 100):
         agents.raw.segment(11)
         agents.raw.write(11, write_of(TABLE, 1))

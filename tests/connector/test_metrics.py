@@ -6,11 +6,13 @@ from collections.abc import Iterator
 
 import pytest
 from prometheus_client import REGISTRY, generate_latest
+from prometheus_client.metrics import MetricWrapperBase
 
 from helenus_connector import metrics
 from helenus_connector.metrics import Labels
 
 ORDERS: Labels = ("shop", "ks", "orders")
+LABELS = ("connector", "keyspace", "table")
 VISITS: Labels = ("shop", "ks", "visits")
 
 
@@ -29,6 +31,18 @@ def read(name: str, /, **labels: str) -> float | None:
 
 def as_labels(labels: Labels) -> dict[str, str]:
     return dict(zip(("connector", "keyspace", "table"), labels, strict=True))
+
+
+def test_each_series_of_a_table_ends_with_it() -> None:
+    of_tables = [m for m in vars(metrics).values() if isinstance(m, MetricWrapperBase) and m._labelnames[:3] == LABELS]
+    of_tables.remove(metrics.REASON)  # it goes with the reason
+    assert len(of_tables) > 20
+    for metric in of_tables:
+        metric.labels(*ORDERS, *("x" for _ in metric._labelnames[3:]))
+    metrics.forget(ORDERS)
+    labels = as_labels(ORDERS).items()
+    ended = {m for m in of_tables if not any(labels <= s.labels.items() for f in m.collect() for s in f.samples)}
+    assert [metric._name for metric in of_tables if metric not in ended] == []
 
 
 def test_series_start_at_zero_and_end_with_their_table() -> None:
