@@ -18,7 +18,7 @@ from confluent_kafka import KafkaError
 
 from helenus_agent.state import StateDirectory
 from helenus_connector.config.connector import ConnectorSettings
-from helenus_connector.control import tables
+from helenus_connector.control._obstacles import find_obstacle
 from helenus_connector.query import spark_session as spark
 from helenus_connector.rest.client import WorkerClient
 from helenus_connector.shape.encoding.registry import Registry
@@ -146,7 +146,8 @@ def test_a_table_without_cdc() -> None:
     columns = (Column("p", CqlType("int"), "partition_key", 0), Column("v", CqlType("int")))
     properties = {"name": "n", "keyspace": "Ks", "table": "t", "output.format": "json"}
     settings = ConnectorSettings.from_properties(properties, "test")
-    error = tables._obstacle(settings, Table("Ks", "t", uuid.UUID(int=1), columns), None)
+    session = SimpleNamespace(cluster=SimpleNamespace(metadata=SimpleNamespace(all_hosts=list)))
+    error = find_obstacle(settings, Table("Ks", "t", uuid.UUID(int=1), columns), session)
     assert error is not None
     assert error.advice == 'ALTER TABLE "Ks".t WITH cdc = true'
 
