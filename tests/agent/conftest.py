@@ -22,7 +22,7 @@ LOGS: dict[str, Any] = {
     },
 }
 # Versions of Cassandra that have one form of it.
-VERSIONS = ("6.0", "4.1", "4.0")
+VERSIONS = ("6.0", "4.1", "4.0", "3.11")
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = ROOT / "agent" / "helenus_agent" / "commitlog"
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import subprocess
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from importlib import resources
 from itertools import groupby
 from pathlib import Path
@@ -16,6 +17,7 @@ from uuid import UUID
 from helenus_agent.commitlog.segment import Segment
 from helenus_schemas.codec.key import KeyCodec
 from helenus_schemas.cql.table import Table
+from helenus_schemas.cql.types import quote, walk
 from helenus_schemas.event import change, wire
 from helenus_schemas.event.cells import Cell, Deletion, Liveness, decode_cells
 from helenus_schemas.event.change import Bound, Scope
@@ -86,6 +88,7 @@ class Oracle:
         statements.write_text("\0".join(schema))
         # 6.0 takes the schema that it finds in the node's data for its own.
         no_data = {**json.loads(yaml.read_text()), "data_file_directories": [str(self._directory / "data")]}
+        no_data.pop("start_rpc", None)  # of 3.11 alone
         config = self._directory / "cassandra.yaml"
         config.write_text(json.dumps(no_data))
         options = [*MODULES, "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", f"-Dcassandra.config={config.as_uri()}"]
@@ -165,6 +168,34 @@ def schema_of(session: Any, keyspace: str) -> list[str]:
                 before, drop, _ = statement.partition(" USING TIMESTAMP ")
                 statements.append(f"{before} USING TIMESTAMP {-(1 << 63)}" if drop else statement.rstrip().rstrip(";"))
     return [statement for statement in statements if statement]
+
+
+def write_schema(tables: Iterable[Table], keyspace: str) -> list[str]:
+    """As `schema_of`, of a node that describes nothing: before 4.0."""
+    ours = [table for table in tables if table.keyspace == keyspace]
+    columns = [column for table in ours for column in (*table.columns, *table.dropped.values())]
+    statements = [
+        f"CREATE KEYSPACE {keyspace} WITH replication = {{'class': 'SimpleStrategy', 'replication_factor': 1}}"
+    ]
+    for udt in dict.fromkeys(replace(t, frozen=False) for t in walk(c.type for c in columns) if t.name == "udt"):
+        fields = ", ".join(f"{quote(name)} {kind}" for name, kind in zip(udt.fields, udt.args, strict=True))
+        statements.append(f"CREATE TYPE {keyspace}.{quote(udt.label)} ({fields})")
+    for table in ours:
+        name = f"{keyspace}.{quote(table.name)}"
+        defined = ", ".join(f"{quote(c.name)} {c.type}{' static' * (c.kind == 'static')}" for c in table.columns)
+        partition, clustering = (
+            ", ".join(quote(c.name) for c in key) for key in (table.partition_key, table.clustering)
+        )
+        order = ", ".join(f"{quote(c.name)} {'DESC' if c.reversed else 'ASC'}" for c in table.clustering)
+        key = f"({partition}){f', {clustering}' if clustering else ''}"
+        ordered = f" AND CLUSTERING ORDER BY ({order})" if order else ""
+        statements.append(f"CREATE TABLE {name} ({defined}, PRIMARY KEY ({key})) WITH ID = {table.id}{ordered}")
+        for column in table.dropped.values():
+            if column.name not in {c.name for c in table.columns}:
+                static = " static" * (column.kind == "static")
+                statements.append(f"ALTER TABLE {name} ADD {quote(column.name)} {column.type}{static}")
+                statements.append(f"ALTER TABLE {name} DROP {quote(column.name)} USING TIMESTAMP {-(1 << 63)}")
+    return statements
 
 
 def is_of_5_0(tables: Mapping[UUID, Table]) -> bool:

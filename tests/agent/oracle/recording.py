@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from uuid import UUID
 
-from agent.golden import without_vectors
+from agent.golden import fill_segments, without_vectors
 from agent.oracle.fold import Selected, may_be_folded, select
-from agent.oracle.reader import Oracle, Record, followed, schema_of
+from agent.oracle.reader import Oracle, Record, followed, schema_of, write_schema
 from agent.oracle.workload import ALTERATIONS, KEYSPACE, SETUP, Done, Runner, Workload
 from cassandra import ReadFailure
 from cassandra.cluster import Cluster
@@ -31,7 +31,11 @@ _NAMES_4_0 = {
     "commitlog_sync_period_in_ms": 200,
     "batch_size_fail_threshold_in_kb": 10 << 10,
 }
-OPTIONS: Mapping[str, Mapping[str, Override]] = {"6.0": _NAMES, "5.0": _NAMES, "4.1": _NAMES, "4.0": _NAMES_4_0}
+OPTIONS: Mapping[str, Mapping[str, Override]] = {
+    **dict.fromkeys(("6.0", "5.0", "4.1"), _NAMES),
+    "4.0": _NAMES_4_0,
+    "3.11": {**_NAMES_4_0, "commitlog_total_space_in_mb": 64},
+}
 
 
 @dataclass
@@ -61,7 +65,7 @@ def record(directory: Path, yaml: Mapping[str, Override], seed: int, oracle: Ora
             executed = _run_workload(session, seed, [without_vectors(line) for line in SETUP] if is_old else SETUP)
             tables = read_tables(session)
             views = [row.id for row in session.execute("SELECT id FROM system_schema.views")]
-            schema = schema_of(session, KEYSPACE)
+            schema = write_schema(tables.values(), KEYSPACE) if version == "3.11" else schema_of(session, KEYSPACE)
             ours = [table for table in tables.values() if table.keyspace == KEYSPACE and may_be_folded(table)]
             selected = {}
             for table in ours:
@@ -69,6 +73,9 @@ def record(directory: Path, yaml: Mapping[str, Override], seed: int, oracle: Ora
                 with suppress(ReadFailure):
                     selected[table.id] = select(session, table, not is_old)
             assert len(selected) > len(ours) // 2
+            if version == "3.11":
+                fill_segments(session, Path(status.nodes[0].cdc_raw))
+                tables = read_tables(session)  # the filler, too
         finally:
             cluster.shutdown()
         time.sleep(1)  # until what was written is synced
