@@ -248,6 +248,7 @@ from helenus_connector.query._spark_job import SparkJobs, offer, run
 from helenus_connector.query._batch_limits import TaskRanges
 from helenus_connector.query.spark_session import start_session
 from helenus_schemas.errors import HelenusError, Kind
+from helenus_schemas.service import logs
 
 def several(with_it, size, given):
     for parts in given:
@@ -257,7 +258,9 @@ def several(with_it, size, given):
 def fails(given):
     raise HelenusError(Kind.CASSANDRA_READ, "no host is there", "ks.t")
 
-spark = start_session(WorkerSettings.load(sys.argv[1]), Path(sys.argv[2]))
+worker = WorkerSettings.load(sys.argv[1])
+logs.configure(worker.log_level, worker.log_format)  # or what Spark says is on standard output
+spark = start_session(worker, Path(sys.argv[2]))
 spark.sparkContext.setLocalProperty("spark.scheduler.pool", "mine")
 client, asked = spark._jvm._gateway_client, []
 send = client.send_command

@@ -173,7 +173,7 @@ CONNECTOR: dict[str, tuple[dict[str, object], dict[str, object], int, str]] = {
         {},
         {"keyspace": "bad_thrice", "gate": "all"},
         2,
-        r"it needs reports of 3 replicas.*and 1 nodes.*gate=all, keyspace bad_thrice.*add nodes",
+        r"it needs reports of 3 replicas.*and 1 node can hold one.*gate=all, keyspace bad_thrice.*add nodes",
     ),
     "unreachable Cassandra": ({}, {"cassandra.port": 9}, 1, r"cannot connect to Cassandra.*port 9\b"),
 }
