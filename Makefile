@@ -54,6 +54,7 @@ check: $(READY) ## Style, types, and that the house is tidy
 .PHONY: reference
 reference: $(READY) ## Write docs/configuration.md and the tables of other pages from the code
 	$(BIN)/python docs/reference.py
+	$(BIN)/python docs/tested.py
 
 .PHONY: screenshots
 screenshots: $(READY) ## Make the pictures of the page for the docs again (needs chromium and chromium-driver)

@@ -1,7 +1,7 @@
 """Writes docs/configuration.md from the models that read the files, and tables of other pages.
 
 Those of debezium.md and datastax.md come from the keys that are accepted, those of monitoring.md from metrics, alerts
-and log calls, and what README.md says is tested from the versions that tests start and the locks of their files.
+and log calls.
 
 `make reference` runs it. Tests compare them.
 """
@@ -34,8 +34,6 @@ from helenus_connector.snapshot import _metrics as snapshot_metrics
 from helenus_connector.verify import _metrics as verify_metrics
 from helenus_schemas.settings import debezium
 from helenus_schemas.settings.model import EXPERT, Alias, Group, Settings
-from helenus_stack import cassandra, kafka, pulsar
-from helenus_stack.settings import Settings as StackSettings
 
 HEAD = """# Configuration
 
@@ -364,71 +362,6 @@ def _logged(module: ast.Module) -> Iterator[tuple[str, str]]:
                 yield str(part.value), level
 
 
-def readme(page: str) -> str:
-    """Return the text of README.md with what is tested of servers and Spark as tests and locks have it now. What stands
-    in the other cells, and in rows of other things, is written by hand and kept.
-    """
-    lines, tested = page.splitlines(), _tested()
-    rows = _table_of(lines, "## What is tested")
-    for number in range(rows.start, rows.stop):
-        name, _, *others = (cell.strip() for cell in lines[number].split("|")[1:-1])
-        if name in tested:
-            lines[number] = f"| {' | '.join((name, tested.pop(name), *others))} |"
-    if tested:
-        raise ValueError(f"README.md has no rows {', '.join(tested)} in what is tested")
-    return "\n".join(lines) + "\n"
-
-
-def _tested() -> dict[str, str]:
-    """Return, by the name of its row, which versions of a server the tests start, and in which run."""
-    of_cassandra = {name: _locked_version(version.lock) for name, version in cassandra.VERSIONS.items()}
-    usual = StackSettings()
-    broker_versions = dict(_constant("test_broker_versions", "VERSIONS"))
-    alone, long = (
-        ", ".join(of_cassandra[version] for version in _constant("test_cassandra_versions", name))
-        for name in ("VERSIONS", "LONG_VERSIONS")
-    )
-    upgraded = " → ".join(of_cassandra[version] for version in _constant("test_rolling_upgrade", "VERSIONS"))
-    kafka_version, older_kafka, pulsar_version, older_pulsar = (
-        _locked_version(versions[version])
-        for versions, version in (
-            (kafka.VERSIONS, usual.kafka),
-            (kafka.VERSIONS, broker_versions["kafka"]),
-            (pulsar.VERSIONS, usual.pulsar),
-            (pulsar.VERSIONS, broker_versions["pulsar"]),
-        )
-    )
-    spark = re.findall(r"^pyspark==([\d.]+); python_version (\S+) \"([\d.]+)\"", _read("constraints.txt"), re.MULTILINE)
-    newest, older = (next(version for version, sign, _ in spark if sign == wanted) for wanted in (">=", "<"))
-    return {
-        "Cassandra": f"{of_cassandra[usual.cassandra]}, both storage modes, plain and compressed; {alone} with a "
-        f"connector of each mode; `make test-long`: {long}; `make test-cluster`: three nodes, and {upgraded} one node "
-        "at a time under writes ([what differs](docs/versions.md))",
-        "Kafka": f"{kafka_version}, also with TLS and logins; `make test-long`: {older_kafka}",
-        "Pulsar": f"{pulsar_version} standalone, also with TLS and logins; `make test-long`: {older_pulsar}",
-        "schema registry": f"Apicurio {_locked_version('registry')}, through Confluent's API",
-        "Spark": f"{newest} ({older} on Python 3.10), local and on a standalone cluster",
-    }
-
-
-def _read(path: str) -> str:
-    return (ROOT / path).read_text(encoding="utf-8")
-
-
-def _locked_version(lock: str) -> str:
-    """Return the version of what a lock of the stack is for: that of its first root."""
-    lines = _read(f"compose/helenus_stack/jars/{lock}.lock").splitlines()
-    return next(line for line in lines if line.startswith("# root ")).split(":")[2]
-
-
-def _constant(test: str, name: str) -> Any:
-    """Return a constant of a module of the integration tests."""
-    for node in ast.parse(_read(f"tests/integration/{test}.py")).body:
-        if isinstance(node, ast.Assign) and [ast.unparse(target) for target in node.targets] == [name]:
-            return ast.literal_eval(node.value)
-    raise ValueError(f"{test}.py has no {name}")
-
-
 def _cell(text: str) -> str:
     """Return a text for a cell of a table. A page that it names, `docs/PAGE.md#heading`, becomes a link."""
     text = re.sub(r"docs/([\w-]+\.md)(#[\w-]+)?", r"[\1](\1\2)", text)
@@ -447,7 +380,5 @@ if __name__ == "__main__":
     Path(__file__).with_name("configuration.md").write_text(page(), encoding="utf-8")
     _write_between("debezium.md", "| theirs | the agent's |", debezium_keys())
     _write_between("datastax.md", "### The agent's arguments", datastax_keys())
-    readme_page = ROOT / "README.md"
-    readme_page.write_text(readme(readme_page.read_text(encoding="utf-8")), encoding="utf-8")
     monitoring_page = Path(__file__).with_name("monitoring.md")
     monitoring_page.write_text(monitoring(monitoring_page.read_text(encoding="utf-8")), encoding="utf-8")

@@ -172,8 +172,8 @@ def test_the_units_expose_little(name: str) -> None:
 
 
 def test_the_readme_says_what_the_tests_start() -> None:
-    readme = runpy.run_path(str(ROOT / "docs" / "reference.py"))["readme"]
+    readme = runpy.run_path(str(ROOT / "docs" / "tested.py"))["readme"]
     page = (ROOT / "README.md").read_text()
     assert readme(page) == page, "run `make reference`"
-    with pytest.raises(ValueError, match="no rows Spark"):
+    with pytest.raises(ValueError, match="0 rows Spark"):
         readme(page.replace("| Spark |", "| Flink |"))

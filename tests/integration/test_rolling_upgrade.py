@@ -7,7 +7,6 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -83,12 +82,7 @@ def upgrade(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Upgrade]:
         pipeline = Three(status, directory / "pipeline")
         try:
             make_tables(session)
-            for agent in pipeline.agents:
-                with Path(agent.arguments[1]).open("a") as file:
-                    file.write("cells.include.list=up\\.(written|merged)\n")
-                agent.start()
-            for agent in pipeline.agents:
-                agent.ready()
+            pipeline.start_agents("cells.include.list=up\\.(written|merged)\n")
             pipeline.connect().start().ready()
             with pipeline.connected({f"up.{table}": more for table, more in MODES.items()}):
                 yield Upgrade(stack, session, pipeline)

@@ -35,12 +35,7 @@ def pipeline(three: Stack, session: Any, directory: Path) -> Iterator[Three]:  #
             " WITH CLUSTERING ORDER BY (c DESC, d ASC) AND cdc = true"
         )
     try:
-        for agent in pipeline.agents:
-            with Path(agent.arguments[1]).open("a") as file:
-                file.write("cells.include.list=kept.rows\n")
-            agent.start()
-        for agent in pipeline.agents:
-            agent.ready()
+        pipeline.start_agents("cells.include.list=kept.rows\n")
         pipeline.connect(*TABLES)
         for table, more in TABLES.items():
             with (pipeline.directory / f"{table}.properties").open("a") as file:

@@ -65,6 +65,15 @@ class Three(Pipeline):
             file = write_properties(directory / f"agent-{node.name}.properties", more)
             self.agents.append(Command(["helenus-agent", str(file)], directory / f"agent-{node.name}.log", port))
 
+    def start_agents(self, lines: str = "") -> None:
+        """Start all agents, with these lines added to their files, and wait until they are ready."""
+        for agent in self.agents:
+            with Path(agent.arguments[1]).open("a") as file:
+                file.write(lines)
+            agent.start()
+        for agent in self.agents:
+            agent.ready()
+
     def stop(self) -> None:
         super().stop()
         for agent in self.agents[1:]:

@@ -129,8 +129,6 @@ cdef bytes long_bytes(long long value)
 @cython.locals(first=int, size=int, value=cython.ulonglong)
 cdef (unsigned long long, Py_ssize_t) vint(bytes d, Py_ssize_t p)
 
-cdef bytes vint_bytes(object value)
-
 @cython.locals(value=cython.ulonglong)
 cdef (Py_ssize_t, Py_ssize_t) length(bytes d, Py_ssize_t p)
 

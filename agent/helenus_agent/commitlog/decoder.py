@@ -50,7 +50,7 @@ from helenus_schemas.codec.to_avro import encoder
 from helenus_schemas.cql.table import Column as TableColumn
 from helenus_schemas.cql.table import Table
 from helenus_schemas.cql.types import CqlType
-from helenus_schemas.cql.values import MAY_BE_EMPTY, stand_in
+from helenus_schemas.cql.values import MAY_BE_EMPTY, stand_in, vint_bytes
 from helenus_schemas.event.cells import VERSION, Described, columns_text, described
 from helenus_schemas.event.change import Effect, column_bit
 
@@ -936,14 +936,6 @@ def long_rest(high_bits: int) -> bytes:
         high_bits >>= 14
     out.append(_LAST[high_bits])
     return b"".join(out)
-
-
-def vint_bytes(value: int) -> bytes:
-    """Return a number below 2**56 as a vint."""
-    size = 1
-    while value >> 7 * size:
-        size += 1
-    return ((0xFF << 9 - size & 0xFF) << 8 * (size - 1) | value).to_bytes(size, "big")
 
 
 def vint(d: bytes, p: int) -> tuple[int, int]:
