@@ -23,6 +23,7 @@ from cassandra.query import BoundStatement, SimpleStatement
 from integration.staged import Staged
 from patience import eventually
 
+from helenus_connector.cassandra_rows._pipelined import PipelineAttempts
 from helenus_connector.interfaces.event import Event
 from helenus_connector.pipeline.batch_outcome import BatchOutcome
 from helenus_connector.unconfirmed.unconfirmed_key import UnconfirmedKey
@@ -252,7 +253,11 @@ def timing_out(staged: Away, monkeypatch: pytest.MonkeyPatch, which: Callable[[B
         return execute(statement, *args, **more)
 
     monkeypatch.setattr(staged.session, "execute_async", refusing)
-    monkeypatch.setattr(staged.stage._resolver.reader, "budget", None)  # it would slow down for a minute
+    reader = staged.stage._resolver.reader
+    monkeypatch.setattr(
+        reader, "_attempts", PipelineAttempts(possible=False)
+    )  # which ask without the driver's requests
+    monkeypatch.setattr(reader, "budget", None)  # it would slow down for a minute
 
 
 def _timed_out() -> None:
