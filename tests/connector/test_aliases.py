@@ -89,9 +89,58 @@ def test_a_datastax_file_loads(capsys: pytest.CaptureFixture[str]) -> None:
     assert "pw0rd" not in output
 
 
+BYTES = "org.apache.kafka.connect.converters.ByteArrayConverter"
+# As their documentation has it, of the branch `feat/kafka_support`, and what the merged source has besides.
+THEIRS_ON_CONNECT = {
+    "connector.class": "com.datastax.oss.kafka.sink.CassandraSinkConnector",
+    "tasks.max": "1",
+    "topics": "events-ks1.table1",
+    "key.converter": BYTES,
+    "value.converter": BYTES,
+    "keyspace": "ks1",
+    "table": "table1",
+    "contactPoints": "cassandra-host",
+    "port": "9042",
+    "loadBalancing.localDc": "datacenter1",
+    "kafka.bootstrap.servers": "broker:9092",
+    "data.topic.prefix": "changed-",
+    "outputFormat": "key-value-avro",
+}
+THEIR_SOURCE = {
+    "connector.class": "com.datastax.oss.kafka.source.KafkaCassandraSourceConnector",
+    "output.topic": "rows",
+    "heartbeat.topic": "beats",
+    "internal.consumer.bootstrap.servers": "broker:9092",
+    "schema.registry.url": "http://registry:8081",
+    "schema.registry.autoRegisterSchemas": "false",
+    "batch.maxWaitMs": "10",
+    "query.maxTasksInQueue": "200",
+}
+
+
+def test_datastax_files_of_kafka_connect_load() -> None:
+    sink = {"name": "n", **THEIRS_ON_CONNECT, "kafka.schema.registry.url": "http://registry:8081"}
+    settings = ConnectorSettings.from_properties(sink, "f")
+    assert (settings.events, settings.data) == ("events-ks1.table1", "changed-ks1.table1")
+    assert (settings.output_format, settings.is_avro) == ("key-value-avro", True)
+    source = {key: value for key, value in THEIRS_ON_CONNECT.items() if key not in ("topics", "data.topic.prefix")}
+    settings = ConnectorSettings.from_properties({"name": "n", **source, **THEIR_SOURCE}, "f")
+    assert (settings.events, settings.data) == ("events-ks1.table1", "rows")
+    assert settings.value_converter_schema_registry_url == "http://registry:8081"
+    assert not settings.value_converter_auto_register_schemas
+
+
+def test_datastax_file_without_registry_says_that_avro_needs_one() -> None:
+    with pytest.raises(ConfigError) as error:
+        ConnectorSettings.from_properties({"name": "n", **THEIRS_ON_CONNECT}, "f")
+    (problem,) = error.value.problems
+    assert problem.key == "value.converter.schema.registry.url"
+
+
 @pytest.mark.parametrize(
     ("key", "value", "reason"),
     [
+        ("topics", "events-k.t,events-k.u", "name one topic"),
         ("ssl.truststore.path", "/etc/trust.jks", "a Java trust store is not read"),
         ("queryExecutionTimeout", "30s", "give whole seconds, from 1"),
         ("cloud.secureConnectBundle", "/x.zip", "a bundle of Astra's is not read"),

@@ -119,6 +119,29 @@ _DRIVER = "Cassandra's Python driver chooses it by itself"
 _METRICS = "metrics are at /metrics of the worker's listeners"
 _ERRORS = "errors.tolerance and errors.retry.timeout say what happens on errors"
 
+
+def _one_topic(value: str) -> str:
+    if "," in value:
+        raise ValueError("name one topic: a connector of theirs has one table")
+    return value
+
+
+_OWN_CLIENT = "events are read by the worker's own client: its bootstrap.servers, kafka.* and consumer.*"
+# Of their connectors for Kafka Connect: the sink of their branch, and the source that took its place.
+_DATASTAX_ON_CONNECT: Mapping[str, str | Alias] = {
+    "topics": Alias("events.topic", convert=_one_topic),
+    "output.topic": "data.topic",
+    "data.topic.prefix": Alias("data.topic", convert=lambda prefix: f"{prefix}${{keyspace}}.${{table}}"),
+    "kafka.bootstrap.servers": Alias(why="the worker's bootstrap.servers have all topics"),
+    "kafka.schema.registry.url": "value.converter.schema.registry.url",
+    "schema.registry.url": "value.converter.schema.registry.url",
+    "schema.registry.autoRegisterSchemas": "value.converter.auto.register.schemas",
+    "internal.consumer.*": Alias(why=_OWN_CLIENT),
+    "heartbeat.topic": Alias(why="positions move on with every batch, also where all its events are duplicates"),
+    "batch.maxWaitMs": Alias(why="a batch begins as soon as events come; the worker has batch.interval.ms"),
+    "query.maxTasksInQueue": Alias(why="query.concurrency says how many statements run at once"),
+}
+
 DATASTAX: Mapping[str, str | Alias] = {
     "contactPoints": "cassandra.contact.points",
     "port": "cassandra.port",
@@ -161,6 +184,7 @@ DATASTAX: Mapping[str, str | Alias] = {
     "jmx": Alias(why=_METRICS),
     "jmxConnectorDomain": Alias(why=_METRICS),
     "metricsHighestLatency": Alias(why=_METRICS),
+    **_DATASTAX_ON_CONNECT,
 }
 _SLICES = "a snapshot reads a few thousand keys at a time, and smaller pages after timeouts"
 _SNAPSHOT: Mapping[str, str | Alias] = {

@@ -14,6 +14,7 @@ _FORMATS: dict[tuple[str, str], tuple[Format, ...]] = {
     ("Avro", "Avro"): ("key-value-avro", *ENVELOPES),
     ("Json", "Json"): ("key-value-json", "json", *ENVELOPES),
     ("String", "Json"): ("json", "key-value-json"),
+    ("ByteArray", "ByteArray"): get_args(Format),  # it passes on bytes, which output.format makes
 }
 
 _DEFAULTS_WITHOUT_READS = {"max.batch.size": "150000"}
@@ -57,4 +58,6 @@ def is_json(converter: str) -> bool:
 
 def _kind(converter: str) -> str:
     """Return `Avro` for `io.confluent.connect.avro.AvroConverter`; other products' classes end alike."""
-    return next((kind for kind in ("Avro", "Json", "String") if converter.endswith(f"{kind}Converter")), converter)
+    return next(
+        (kind for kind in ("Avro", "Json", "String", "ByteArray") if converter.endswith(f"{kind}Converter")), converter
+    )
