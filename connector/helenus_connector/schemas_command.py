@@ -46,7 +46,9 @@ def subjects(worker: WorkerSettings, settings: ConnectorSettings) -> Iterator[st
         if table_settings.output_format != "debezium-cassandra" and table_settings.key_compat != "cep44":
             schemas |= _extra_schemas(table, table_settings)
         for part, schema in schemas.items():
-            yield json.dumps({"subject": f"{table_settings.data}-{part}", "schema": schema})
+            yield json.dumps(
+                {"subject": f"{table_settings.subject_prefix(table_settings.data)}-{part}", "schema": schema}
+            )
 
 
 def _extra_schemas(table: Table, settings: ConnectorSettings) -> dict[str, str]:

@@ -56,8 +56,11 @@ class Log(Protocol):
         """Return how many partitions each topic has. Raises as `create`."""
         ...
 
-    def create(self, topic: str, partitions: int, config: Mapping[str, str]) -> int:
-        """Create the topic if it is missing; return the number of partitions it has.
+    def create(
+        self, topic: str, partitions: int, config: Mapping[str, str], replication_factor: int | None = None
+    ) -> int:
+        """Create the topic if it is missing; return the number of partitions it has. `replication_factor` is on Kafka
+        how many brokers have it: -1 for the brokers' default, None for the Log's.
 
         Raises HelenusError BROKER_UNREACHABLE or BROKER_REFUSED.
         """

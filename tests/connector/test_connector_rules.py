@@ -23,13 +23,35 @@ CASES: list[tuple[dict[str, str], list[str]]] = [
     ({"events.topic": "x", "data.topic": "x"}, ["data.topic"]),
     ({"events.topic": "dlq-ks.t"}, ["events.topic"]),
     ({"value.converter": CONNECT_JSON}, ["value.converter.schemas.enable"]),
+    ({"table": "a,b", "data.topic": "d"}, ["data.topic"]),
+    ({"topic.creation.default.partitions": "3"}, ["topic.creation.default.partitions"]),
 ]
+SHARED = {"keyspace": "ks", "table": "a,b", "data.topic": "d"}
 
 
 @pytest.mark.parametrize(("more", "keys"), CASES)
 def test_each_rule_names_its_key(more: dict[str, str], keys: list[str]) -> None:
     properties = {"keyspace": "ks", "table": "t", **more}
     assert [key for key, _ in conflicts(properties, needs_registry=False)] == keys
+
+
+@pytest.mark.parametrize(
+    ("more", "reason"),
+    [
+        ({}, None),
+        ({"output.format": "debezium"}, None),
+        ({"key.converter": CONNECT_JSON, "value.converter": CONNECT_JSON}, None),
+        ({"output.format": "cep44", "key.compat": "cep44", "value.converter": "JsonConverter"}, None),
+        ({"output.format": "json"}, "keys in JSON do not say their table"),
+        ({"value.converter": "x.JsonConverter"}, "keys in JSON do not say their table"),
+        ({"key.converter": CONNECT_JSON, "key.converter.schemas.enable": "false"}, "keys in JSON do not say"),
+        ({"state": "keys"}, "state=keys needs a data topic for each table"),
+    ],
+)
+def test_tables_share_a_data_topic_whose_keys_say_the_table(more: dict[str, str], reason: str | None) -> None:
+    problems = [(key, why) for key, why in conflicts({**SHARED, **more}, needs_registry=True) if key == "data.topic"]
+    assert [key for key, _ in problems] == (["data.topic"] if reason else [])
+    assert reason is None or problems[0][1].startswith(reason)
 
 
 def test_all_at_once_are_in_the_order_of_the_rules() -> None:
@@ -50,8 +72,9 @@ def test_all_at_once_are_in_the_order_of_the_rules() -> None:
         "key.compat",
         "cep44.payload",
         "keyspace",
-        *["data.topic"] * 2,
+        "data.topic",
         *["errors.deadletterqueue.topic.name"] * 3,
+        "data.topic",
         "value.converter.schemas.enable",
     ]
 

@@ -18,10 +18,10 @@ from helenus_connector.config.state import StateSettings
 from helenus_schemas import names
 from helenus_schemas.codec.key import Compat
 from helenus_schemas.settings import fields
-from helenus_schemas.settings.fields import CommaList, Login, Milliseconds, RegistryUrls
+from helenus_schemas.settings.fields import CommaList, Login, Milliseconds, PassThrough, RegistryUrls
 from helenus_schemas.settings.model import Alias, Group
 
-Header = Literal["schema_id", "writetime", "expires", "origin", "op", "node", "segpos", "digest"]
+Header = Literal["schema_id", "writetime", "expires", "origin", "op", "node", "segpos", "digest", "table"]
 Consistency = Literal["LOCAL_ONE", "LOCAL_QUORUM", "QUORUM", "ALL"]
 GateLevel = Literal["one", "local_quorum", "quorum", "each_quorum", "all"]
 SnapshotMode = Annotated[
@@ -32,7 +32,9 @@ TOPICS = {"events.topic": "events-", "data.topic": "data-", "errors.deadletterqu
 """Keys of a table's topics, and how the names of these begin by default."""
 _TEXT_LISTS = frozenset(("table", *(f"{side}_converter_schema_registry_url" for side in ("key", "value"))))
 CLASS = "helenus.CassandraSource"
-_CLASSES = re.compile(r"(helenus\.)?CassandraSource(Connector)?|com\.datastax\.oss\.[\w.]*CassandraSource(Connector)?")
+_CLASSES = re.compile(
+    r"(helenus\.)?CassandraSource(Connector)?|com\.datastax\.oss\.[\w.]*Cassandra(Source|Sink)(Connector)?"
+)
 
 
 def is_class(name: str) -> bool:
@@ -68,7 +70,10 @@ class ConnectorKeys(StateSettings):
     """Topic to read; default: `events-KEYSPACE.TABLE`. With several tables put `${table}` into it. On Pulsar a full
     name in the worker's tenant and namespace is accepted too."""
     data_topic: Annotated[str, Group("Topics", "HIGH")] = ""
-    """Topic to write; default: `data-KEYSPACE.TABLE`. With several tables put `${table}` into it."""
+    """Topic to write; default: `data-KEYSPACE.TABLE`. Without `${table}` in it, several tables share it."""
+    topic_creation: Annotated[PassThrough, Group("Topics", "LOW")] = {}
+    """How data topics are created, as Kafka Connect has it: `default.replication.factor`, `default.SETTING`, `groups`,
+    `GROUP.include`, `GROUP.exclude` and so on. Partitions are those of the events topic, whatever it says."""
     resolver: Annotated[Literal["reread", "none"], Group("Reading")] = "reread"
     """What a record is made from. `reread`: the row, read from Cassandra. `none`: the change itself; this needs events
     with cells (the agents' `cells.include.list`) and `output.format` `debezium`, `debezium-cassandra` or `cep44`."""

@@ -12,9 +12,11 @@ from typing import get_args
 
 from helenus_connector.config import _patterns
 from helenus_connector.config._connector_keys import TOPICS, topic_name
-from helenus_connector.config._converters import CONNECT_JSON, ENVELOPES, Format, formats, is_json
+from helenus_connector.config._converters import CONNECT_JSON, ENVELOPES, Format, formats, is_avro, is_json
+from helenus_connector.config._topic_creation import check_topic_creation
 
 Problems = Iterator[tuple[str, str]]
+_DATA_TOPIC, _DEFAULT_FORMAT = "data.topic", "key-value-avro"
 _WITHOUT_ENVELOPE = {None, *get_args(Format)} - set(ENVELOPES)  # None: the default, of which `output.format=` is none
 
 
@@ -97,7 +99,7 @@ def _check_topics(connector: ConnectorProperties) -> Problems:
     keys: dict[str, str] = {}  # by topic, without its namespace on Pulsar
     for key, prefix in TOPICS.items():
         topic = connector.text(key)
-        if has_tables and topic and "${table}" not in topic:
+        if has_tables and topic and "${table}" not in topic and key != _DATA_TOPIC:
             yield key, "with several tables, put ${table} where the table's name is to be"
         if has_keyspaces and topic and "${keyspace}" not in topic:
             yield key, "with several keyspaces, put ${keyspace} where the keyspace's name is to be"
@@ -109,11 +111,42 @@ def _check_topics(connector: ConnectorProperties) -> Problems:
             yield other, f"{key} is that by default"
 
 
+def _check_shared_topic(connector: ConnectorProperties) -> Problems:
+    """Check that keys in a data topic of several tables say their table: no two rows may have the same."""
+    topic, key_converter = connector.text(_DATA_TOPIC), connector.text("key.converter")
+    if not connector.has_tables or not topic or "${table}" in topic:
+        return
+    advice = "put ${table} where the table's name is to be"
+    if not connector.needs_registry:
+        yield _DATA_TOPIC, f"a topic on Pulsar has the schema of one table: {advice}"
+    if connector.values.get("state", "none") != "none":
+        yield _DATA_TOPIC, f"state={connector.text('state')} needs a data topic for each table: {advice}"
+    possible = formats(key_converter, connector.text("value.converter"))
+    output_format = connector.values.get("output.format", possible[0] if possible else _DEFAULT_FORMAT)
+    has_schema = key_converter == CONNECT_JSON and connector.text("key.converter.schemas.enable").lower() != "false"
+    says_table = has_schema or connector.text("key.compat") == "cep44"
+    if not says_table and not is_avro(output_format, connector.text("value.converter") or key_converter):
+        yield (
+            _DATA_TOPIC,
+            f"keys in JSON do not say their table, so rows of two would replace each other: {advice}, or set "
+            f"key.converter={CONNECT_JSON}, whose keys have their schema",
+        )
+
+
 def _check_json_schemas(connector: ConnectorProperties) -> Problems:
     for side in ("key.converter", "value.converter"):
         enabled = connector.text(f"{side}.schemas.enable").lower() != "false"
         if connector.text(side) == CONNECT_JSON and enabled and not connector.needs_registry:
             yield f"{side}.schemas.enable", "set it to false: on Pulsar the topic has the schema, not each record"
+
+
+def _check_topic_creation(connector: ConnectorProperties) -> Problems:
+    prefix = "topic.creation."
+    settings = {key.removeprefix(prefix): value for key, value in connector.values.items() if key.startswith(prefix)}
+    if settings and not connector.needs_registry:
+        yield f"{prefix}{min(settings)}", "leave it out: it says how topics are created on Kafka"
+    for key, reason in check_topic_creation(settings):
+        yield f"{prefix}{key}", reason
 
 
 RULES: tuple[Callable[[ConnectorProperties], Problems], ...] = (
@@ -124,5 +157,7 @@ RULES: tuple[Callable[[ConnectorProperties], Problems], ...] = (
     _check_payload,
     _check_keyspace,
     _check_topics,
+    _check_shared_topic,
+    _check_topic_creation,
     _check_json_schemas,
 )

@@ -5,15 +5,20 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 
+from pydantic import PrivateAttr
+
 from helenus_connector.config import _connector_rules, _patterns
 from helenus_connector.config._connector_keys import CLASS as CLASS
 from helenus_connector.config._connector_keys import ConnectorKeys, topic_name
 from helenus_connector.config._connector_keys import is_class as is_class
 from helenus_connector.config._converters import CONNECT_JSON, ENVELOPES, is_avro
+from helenus_connector.config._topic_creation import TopicCreation, chooses_partitions, topic_creation
 
 
 class ConnectorSettings(ConnectorKeys):
     """One connector: one table's events in, its data topic out."""
+
+    _shares_data_topic: bool = PrivateAttr(default=False)
 
     @classmethod
     def conflicts(cls, properties: Mapping[str, str]) -> Iterator[tuple[str, str]]:
@@ -73,7 +78,28 @@ class ConnectorSettings(ConnectorKeys):
 
     def of_table(self, table: str) -> ConnectorSettings:
         """Return the settings of one of the connector's tables, to which `events`, `data` and `dead_letters` belong."""
-        return self.model_copy(update={"table": table})
+        settings = self.model_copy(update={"table": table})
+        if self.shares_data_topic:
+            settings._shares_data_topic = True
+        return settings
+
+    @property
+    def shares_data_topic(self) -> bool:
+        """Return whether several tables of the connector have one data topic."""
+        has_tables = self.has_patterns or len(self.tables) > 1
+        return self._shares_data_topic or (has_tables and self.data_topic != "" and "${table}" not in self.data_topic)
+
+    def subject_prefix(self, topic: str) -> str:
+        """Return what the subjects of a table's schemas in a data topic begin with: as Connect's TopicNameStrategy
+        says, but where several tables share the topic, each table's schemas evolve by themselves.
+        """
+        return f"{topic}-{self.keyspace}.{self.table}" if self.shares_data_topic else topic
+
+    @property
+    def shown_headers(self) -> tuple[str, ...]:
+        """Return the headers of the records. One that says the table is among them where several share a topic."""
+        must_say = self.shares_data_topic and "table" not in self.headers
+        return (*self.headers, "table") if must_say else self.headers
 
     @property
     def _table_parts(self) -> list[str]:
@@ -96,12 +122,18 @@ class ConnectorSettings(ConnectorKeys):
 
     @property
     def warnings(self) -> list[str]:
-        """Return warnings of settings that give up a promise: each with its key, and what to set instead."""
+        """Return warnings of settings that give up a promise, or do not count: each with its key."""
+        warnings = []
+        if chooses_partitions(self.topic_creation):
+            warnings.append(
+                "topic.creation.*.partitions does not count: a data topic has as many partitions as its events topic"
+            )
         if self.query_consistency != "LOCAL_ONE":
-            return []
+            return warnings
         return [
+            *warnings,
             "query.consistency=LOCAL_ONE: with a replication factor above 1 a later record of a key may show an older "
-            "row than one before, for some seconds (promise 4 of docs/guarantees.md); LOCAL_QUORUM keeps the order"
+            "row than one before, for some seconds (promise 4 of docs/guarantees.md); LOCAL_QUORUM keeps the order",
         ]
 
     @property
@@ -115,6 +147,11 @@ class ConnectorSettings(ConnectorKeys):
     def data_loss(self) -> str:
         """Return what happens when events expired before they were read: a snapshot makes up for them, if it may."""
         return "continue" if self.snapshot_mode == "when_needed" else self.errors_data_loss
+
+    @property
+    def data_creation(self) -> TopicCreation:
+        """Return how the data topic is created."""
+        return topic_creation(self.topic_creation, self.data, self.cleanup_policy)
 
     @property
     def has_dead_letters(self) -> bool:

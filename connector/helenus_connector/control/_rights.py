@@ -42,8 +42,10 @@ def _writes(worker: WorkerSettings, table: ConnectorSettings, partitions: int) -
         yield TopicUse(table.events, ("WRITE",))  # keys of a snapshot, and what the state asks for
     if worker.log_of_data != "kafka":
         return
-    yield TopicUse(table.data, ("WRITE",), partitions, factor)
+    data_factor = table.data_creation.replication_factor
+    data_factor = factor if data_factor is None else data_factor
+    yield TopicUse(table.data, ("WRITE",), partitions, data_factor)
     if not table.markers:
-        yield TopicUse(marker_topic(table.data), ("WRITE",), partitions, factor)
+        yield TopicUse(marker_topic(table.data), ("WRITE",), partitions, data_factor)
     if table.has_dead_letters:
         yield TopicUse(table.dead_letters, ("WRITE",), 1, factor)

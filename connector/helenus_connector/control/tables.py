@@ -91,8 +91,9 @@ class TableDefinitions:
             registry.close()
         tables = self._read_tables(settings)
         named = chosen(settings, tables)
+        tables_settings = map(settings.of_table, named)
         if registry_error is not None and not any(
-            registry.knows(f"{settings.of_table(name).data}-value") for name in named
+            registry.knows(f"{t.subject_prefix(t.data)}-value") for t in tables_settings
         ):
             raise registry_error
         session = self._session(settings)

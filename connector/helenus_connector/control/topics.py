@@ -79,11 +79,16 @@ class TopicQueries:
 
     def _create_topics(self, task: Task, events: int) -> None:
         settings = task.settings
-        data = self._data.create(settings.data, events, {"cleanup.policy": settings.cleanup_policy})
+        data = self._data.create(settings.data, events, *settings.data_creation)
         if data != events:
             raise _unequal(settings, events, data)
         if not settings.markers:
-            self._data.create(marker_topic(settings.data), events, {"cleanup.policy": "delete"})
+            self._data.create(
+                marker_topic(settings.data),
+                events,
+                {"cleanup.policy": "delete"},
+                settings.data_creation.replication_factor,
+            )
         if settings.has_dead_letters:
             self._data.create(settings.dead_letters, 1, {})
 

@@ -125,7 +125,7 @@ class TableVersions:
             raise HelenusError(Kind.TOPIC_MISSING, "the data topic is gone", topic)
         if self._registry is not None:
             self._shape(table, new_topic)
-        log.create(new_topic, partitions, {"cleanup.policy": self._settings.cleanup_policy})
+        log.create(new_topic, partitions, *self._settings.data_creation)
         shape = self._declare_shape(table, new_topic, log)
         _log.warning("data.new_topic", topic=new_topic, reason=str(error))
         return shape
@@ -142,4 +142,4 @@ class TableVersions:
 
     def _shape(self, table: Table, topic: str) -> Shape:
         cluster = getattr(self._session.cluster.metadata, "cluster_name", None)
-        return make_shape(table, self._settings, self._registry, topic, cluster)
+        return make_shape(table, self._settings, self._registry, self._settings.subject_prefix(topic), cluster)

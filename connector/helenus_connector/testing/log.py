@@ -23,8 +23,8 @@ class MemoryRecord(NamedTuple):
 class MemoryLog:
     """A Log whose records are in `appended`, in order, and once they are flushed in `acknowledged` too.
 
-    `counts` are the partitions of its topics, which a test may set; `configs` and `declared` are what `create` and
-    `declare` were given last. A topic that was never created takes records of any partition.
+    `counts` are the partitions of its topics, which a test may set; `configs`, `factors` and `declared` are what
+    `create` and `declare` were given last. A topic that was never created takes records of any partition.
     """
 
     def __init__(self, counts: Mapping[str, int] | None = None, keeps_schemas: bool = False) -> None:
@@ -32,6 +32,7 @@ class MemoryLog:
         self.largest = 1 << 30
         self.counts = dict(counts or {})
         self.configs: dict[str, dict[str, str]] = {}
+        self.factors: dict[str, int | None] = {}
         self.declared: dict[str, DeclaredSchemas] = {}
         self.appended: list[MemoryRecord] = []
         self.waiting: list[MemoryRecord] = []
@@ -52,10 +53,13 @@ class MemoryLog:
     def topics(self) -> dict[str, int]:
         return dict(self.counts)
 
-    def create(self, topic: str, partitions: int, config: Mapping[str, str]) -> int:
+    def create(
+        self, topic: str, partitions: int, config: Mapping[str, str], replication_factor: int | None = None
+    ) -> int:
         if topic not in self.counts:
             self.counts[topic] = partitions
             self.configs[topic] = dict(config)
+            self.factors[topic] = replication_factor
         return self.counts[topic]
 
     def declare(self, topic: str, schemas: DeclaredSchemas) -> None:
@@ -142,9 +146,11 @@ class FaultyLog:
         self._meet("topics")
         return self.log.topics()
 
-    def create(self, topic: str, partitions: int, config: Mapping[str, str]) -> int:
+    def create(
+        self, topic: str, partitions: int, config: Mapping[str, str], replication_factor: int | None = None
+    ) -> int:
         self._meet("create", topic)
-        return self.log.create(topic, partitions, config)
+        return self.log.create(topic, partitions, config, replication_factor)
 
     def declare(self, topic: str, schemas: DeclaredSchemas) -> None:
         self._meet("declare", topic)

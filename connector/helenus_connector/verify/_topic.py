@@ -72,6 +72,7 @@ class TopicRecords:
     def __init__(self, job: VerifyJob, keys: Schemas, values: Schemas) -> None:
         table, settings = job.table, job.settings
         self._job = job
+        self._table_name = table.full_name.encode()
         self._frames = settings.is_avro and not job.keeps_schemas
         self._keys = RecordKeys(table, settings, job.keeps_schemas, keys)
         self._values: AvroValues | JsonValues = (
@@ -87,14 +88,17 @@ class TopicRecords:
 
     def entries(self, chunk: Sequence[Message], versions: bool) -> Iterator[VerifyEntry]:
         """Yield the entries of a chunk's records, the last ones first."""
-        self._read += len(chunk)
         seen: set[tuple[int, bytes | None]] = set()
         for message in reversed(chunk):
             key = message.partition(), message.key()
             is_repeated = key in seen
             if is_repeated and not self._has_markers:
+                self._read += 1
                 continue
             headers: Headers = {name: content or b"" for name, content in message.headers() or ()}
+            if self._other_table(headers):
+                continue
+            self._read += 1
             scope = headers.get("scope")
             if is_repeated and scope is None:
                 continue
@@ -109,6 +113,10 @@ class TopicRecords:
             if not versions:
                 seen.add(key)
             yield from self._record_entries(message, headers, scope, is_repeated)
+
+    def _other_table(self, headers: Headers) -> bool:
+        """Return whether a record says that it is of another table that shares the topic."""
+        return headers.get("table", self._table_name) != self._table_name
 
     def shared_entries(self) -> Iterator[VerifyEntry]:
         """Yield what is complete at the end only: truncations, for all parts, and counts."""

@@ -67,8 +67,11 @@ class KafkaLog:
         """Return the cluster's id. Raises as `topics`."""
         return self._topics.cluster()
 
-    def create(self, topic: str, partitions: int, config: Mapping[str, str]) -> int:
-        return self._topics.create(topic, partitions, config, self.replication_factor)
+    def create(
+        self, topic: str, partitions: int, config: Mapping[str, str], replication_factor: int | None = None
+    ) -> int:
+        factor = self.replication_factor if replication_factor is None else replication_factor
+        return self._topics.create(topic, partitions, config, factor)
 
     def declare(self, topic: str, schemas: DeclaredSchemas) -> None:
         """Do nothing: schemas are in a registry."""

@@ -94,7 +94,13 @@ class PulsarLog:
         self._unpartitioned = unpartitioned - partition_counts.keys()
         return {**dict.fromkeys(self._unpartitioned, 1), **partition_counts}
 
-    def create(self, topic: str, partitions: int, config: Mapping[str, str]) -> int:
+    def create(
+        self,
+        topic: str,
+        partitions: int,
+        config: Mapping[str, str],
+        replication_factor: int | None = None,  # noqa: ARG002
+    ) -> int:
         try:
             return self._create(topic, partitions, config)
         except HelenusError as error:

@@ -10,7 +10,8 @@ cdef object _new, _Record
 
 cdef class RowRecords:
     cdef bytes _key_frame
-    cdef object _encode, _schema_id, _origin
+    cdef object _encode, _origin
+    cdef list _table_headers
     cdef bint _write_time, _expires, _shows_origin, _op
 
     cpdef list records(self, object resolved)

@@ -31,7 +31,7 @@ Header = tuple[str, bytes]
 
 class RowRecords:
     """Makes the records of one version of a table. A key is that of the event, after the `key_frame`; `encode` makes
-    the value of the columns' CQL bytes. A record has the header `schema_id`, unless it is None, and those named in
+    the value of the columns' CQL bytes. A record has the `table_headers`, which all have, and those named in
     `headers`; `origin` returns the headers of an event that comes from no commit log.
     """
 
@@ -39,13 +39,13 @@ class RowRecords:
         self,
         key_frame: bytes,
         encode: Callable[[Sequence[bytes | None]], bytes],
-        schema_id: Header | None,
+        table_headers: Sequence[Header],
         headers: Sequence[str],
         origin: Callable[[bytes], Sequence[Header]],
     ) -> None:
         self._key_frame = key_frame
         self._encode = encode
-        self._schema_id = schema_id
+        self._table_headers = list(table_headers)
         self._origin = origin
         self._write_time, self._expires = "writetime" in headers, "expires" in headers
         self._shows_origin, self._op = "origin" in headers, "op" in headers
@@ -81,9 +81,7 @@ class RowRecords:
 
     def _headers(self, resolved: ResolvedKey, op: bytes | None) -> list[Header]:
         """Return the headers of a row's record; `op` is None unless the row is deleted."""
-        headers: list[Header] = []
-        if self._schema_id is not None:
-            headers.append(self._schema_id)
+        headers = self._table_headers[:]
         write_time = resolved.write_time
         if write_time is not None and self._write_time:
             headers.append(("writetime", decimal_digits(write_time)))

@@ -56,16 +56,18 @@ class RowShape:
     ) -> None:
         self._table = table
         self._form = form or _form(table, settings, registry, topic or settings.data)
-        self._schema_id = ("schema_id", table.schema_id.encode()) if "schema_id" in settings.headers else None
-        self._write_time = "writetime" in settings.headers
-        self._expires = "expires" in settings.headers
-        self._origin = "origin" in settings.headers
-        self._op = "op" in settings.headers
-        self._source = [name for name in ("node", "segpos", "digest") if name in settings.headers]
+        shown = settings.shown_headers
+        of_table = {"table": table.full_name, "schema_id": table.schema_id}
+        self._table_headers = [(name, text.encode()) for name, text in of_table.items() if name in shown]
+        self._write_time = "writetime" in shown
+        self._expires = "expires" in shown
+        self._origin = "origin" in shown
+        self._op = "op" in shown
+        self._source = [name for name in ("node", "segpos", "digest") if name in shown]
         self._rows: RowRecords | None = None
         if form is None and isinstance(self._form, Avro) and self._form.is_plain and not self._source:
             frame, encode = self._form.key_frame, self._form.row
-            self._rows = RowRecords(frame, encode, self._schema_id, settings.headers, _origin_headers)
+            self._rows = RowRecords(frame, encode, self._table_headers, shown, _origin_headers)
         self._exact_key = settings.key_compat != "exact"
         self._encode_key = b64encode if registry is None else bytes  # what keeps schemas has text for headers
         self._codec = KeyCodec(table)
@@ -222,7 +224,7 @@ class RowShape:
         return headers
 
     def _common_headers(self, write_time: int | None, event: bytes | None, op: bytes | None) -> list[tuple[str, bytes]]:
-        headers = [] if self._schema_id is None else [self._schema_id]
+        headers = list(self._table_headers)
         if write_time is not None and self._write_time:
             headers.append(("writetime", b"%d" % write_time))
         if event is not None:

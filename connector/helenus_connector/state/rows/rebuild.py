@@ -71,7 +71,7 @@ def _rebuild(worker: WorkerSettings, settings: ConnectorSettings, directory: Pat
     )
     with closing(data_log(worker)) as log:
         if settings.data not in log.topics():
-            log.create(settings.data, len(identity.places), {"cleanup.policy": settings.cleanup_policy})
+            log.create(settings.data, len(identity.places), *settings.data_creation)
     plan = QueryPlan(worker, {settings.events: settings}, str(directory), settings.query_group, places=identity.places)
     spark = start_session(worker, directory, has_state=True)
     try:
