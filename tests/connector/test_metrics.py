@@ -10,6 +10,9 @@ from prometheus_client.metrics import MetricWrapperBase
 
 from helenus_connector import metrics
 from helenus_connector.metrics import Labels
+from helenus_connector.snapshot._metrics import show as show_snapshots
+from helenus_connector.snapshot.request import SnapshotRequest
+from helenus_connector.snapshot.snapshot_store import new_snapshot
 
 ORDERS: Labels = ("shop", "ks", "orders")
 LABELS = ("connector", "keyspace", "table")
@@ -123,6 +126,27 @@ def test_names_of_debezium() -> None:
     assert read("debezium_metrics_TotalNumberOfEventsSeen", **server) == 3
     assert read("debezium_metrics_NumberOfEventsFiltered", **server) == 1
     assert read("debezium_metrics_NumberOfErroneousEvents", **server) == 0
+
+
+def test_names_of_debezium_s_snapshots() -> None:
+    tables = {table: new_snapshot("shop", table, "id", "asked", SnapshotRequest(), False) for table in ("a", "b")}
+    tables["a"].rows, tables["a"].state, tables["a"].ended = 7, "COMPLETE", tables["a"].started + 30
+    server = {"plugin": "cassandra", "name": "shop", "context": "snapshot"}
+    names = ("TotalTableCount", "RemainingTableCount", "SnapshotRunning", "SnapshotAborted", "SnapshotCompleted")
+
+    def values() -> list[float | None]:
+        show_snapshots(tables.values(), {("shop", "a"), ("shop", "b")})
+        return [read(f"debezium_metrics_{name}", **server) for name in names]
+
+    assert values() == [2, 1, 1, 0, 0]
+    assert read("debezium_metrics_RowsScanned", **server, table="a") == 7
+    assert (read("debezium_metrics_SnapshotDurationInSeconds", **server) or 0) >= 30
+    tables["b"].state, tables["b"].ended = "COMPLETE", tables["b"].started
+    assert values() == [2, 0, 0, 0, 1]
+    tables["b"].state = "FAILED"
+    assert values() == [2, 0, 0, 1, 0]
+    show_snapshots([], set())
+    assert read("debezium_metrics_TotalTableCount", **server) is None
 
 
 def test_other_products_names_can_be_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
