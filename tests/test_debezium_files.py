@@ -93,7 +93,8 @@ DOCUMENTED: list[tuple[str, str, dict[str, Any], dict[str, Any], dict[str, Any]]
     ),
     ("cassandra.port", "9043", {"cassandra_port": 9043}, {}, {"cassandra_port": 9043}),
     ("cassandra.ssl.enabled", "true", {"cassandra_ssl_enabled": True}, {}, {"cassandra_ssl_enabled": True}),
-    ("cassandra.ssl.config.path", "/ssl.properties", {}, {}, {}),
+    # Of connections without TLS it is not read.
+    ("cassandra.ssl.config.path", "/s.properties", {"cassandra_ssl_cafile": None}, {}, {"cassandra_ssl_cafile": None}),
     ("cassandra.node.id", "node1", {}, {}, {}),
     ("cassandra.cluster.name", "Test Cluster", {}, {}, {}),
     ("commit.log.real.time.processing.enabled", "true", {}, {}, {}),
@@ -327,6 +328,41 @@ def test_the_table_has_every_key() -> None:
     tried = {key for key, *_ in DOCUMENTED} | LOGIN.keys() | {"cassandra.driver.config.file"}
     exact = {key for key in debezium.KEYS if not key.endswith(".*")}
     assert exact - tried == set()
+
+
+STORES = {
+    "keyStore.location=/k.jks\nkeyStore.password=p": "Java key stores are not read",
+    "trustStore.location=/t.p12": "Java key stores are not read",
+    "trustStore.location=/ca.pem\nkeyStore.location=/k.p12": "Java key stores are not read",
+    None: "No such file",
+}
+
+
+@pytest.mark.parametrize("content", STORES)
+def test_tls_files_of_java_are_refused_unless_ours_are_named(tmp_path: Path, content: str | None) -> None:
+    tls, authority = tmp_path / "ssl.properties", tmp_path / "ca.pem"
+    if content is not None:
+        tls.write_text(content)
+    theirs = {**LEAST, "cassandra.ssl.enabled": "true", "cassandra.ssl.config.path": str(tls)}
+    path = written(tmp_path, theirs)
+    for reading in (AgentSettings.load, lambda path: load(path, [])):
+        with pytest.raises(ConfigError) as error:
+            reading(path)
+        assert f"cassandra.ssl.config.path={tls}: " in str(error.value)
+        assert STORES[content] in str(error.value)
+    named = {f"helenus.{side}.cassandra.ssl.cafile": str(authority) for side in ("agent", "connector")}
+    agent, _, connector = read(written(tmp_path, {**theirs, **named}))
+    assert (agent.cassandra_ssl_cafile, connector.cassandra_ssl_cafile) == (authority, authority)
+    agent, _, _ = read(written(tmp_path, {**theirs, "cassandra.ssl.enabled": "false"}))
+    assert agent.cassandra_ssl_cafile is None
+
+
+def test_trust_store_in_pem_counts(tmp_path: Path) -> None:
+    tls = tmp_path / "ssl.properties"
+    tls.write_text("trustStore.location=/etc/ca.pem\ntrustStore.type=PEM\n")
+    theirs = {"cassandra.ssl.enabled": "true", "cassandra.ssl.config.path": str(tls)}
+    agent, _, connector = read(written(tmp_path, {**LEAST, **theirs}))
+    assert (agent.cassandra_ssl_cafile, connector.cassandra_ssl_cafile) == (Path("/etc/ca.pem"), Path("/etc/ca.pem"))
 
 
 def test_a_login(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from helenus_schemas.settings import _java_driver, _java_producer
+from helenus_schemas.settings.properties import ConfigError, read_properties
 
 Side = Literal["agent", "worker", "connector"]
 Convert = Callable[[str], "str | None"]
@@ -63,6 +64,21 @@ def _pkcs12(value: str) -> str:
     if value.lower().endswith(".jks"):
         raise ValueError("a JKS key store is not read: convert it with keytool -importkeystore to PKCS12")
     return value
+
+
+def _trust_store(file: str) -> str | None:
+    """Return the trust store that their driver's TLS settings name, if it is PEM. Raises ValueError for stores of
+    Java's, and for a file that can't be read.
+    """
+    advice = "set cassandra.ssl.cafile, and .certfile and .keyfile where nodes ask for them, to PEM files"
+    try:
+        stores = {key.lower(): path for key, path in read_properties(file).items() if key.lower().endswith("location")}
+    except ConfigError as error:
+        raise ValueError(f"{error.problems[0].reason}; {advice} (helenus.agent.…, helenus.connector.…)") from None
+    trust_store = next((path for key, path in stores.items() if "trust" in key), None)
+    if any("trust" not in key for key in stores) or (trust_store and not trust_store.endswith((".pem", ".crt"))):
+        raise ValueError(f"Java key stores are not read: {advice}, after helenus.agent. and helenus.connector.")
+    return trust_store
 
 
 def _login(setting: str) -> Convert:
@@ -164,7 +180,10 @@ KEYS: Mapping[str, Key] = {
         for key in ("cassandra.port", "cassandra.username", "cassandra.password", "cassandra.ssl.enabled")
     },
     "cassandra.ssl.config.path": Key(
-        why="it names Java key stores: set cassandra.ssl.cafile, .certfile and .keyfile with PEM files, for both sides"
+        {"cassandra.ssl.cafile": _trust_store},
+        connector={"cassandra.ssl.cafile": _trust_store},
+        why="a trust store in PEM counts. Java key stores are refused: set cassandra.ssl.cafile, .certfile and "
+        ".keyfile with PEM files, for both sides",
     ),
     "cassandra.driver.config.file": Key(
         {"cassandra.contact.points": lambda file: _node(_java_driver.hosts(file) or ","), **_DRIVER},

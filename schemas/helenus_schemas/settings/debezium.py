@@ -23,6 +23,7 @@ CONNECTOR = "helenus.connector."
 _MARKS = ("offset.backing.store.dir", "commit.log.relocation.dir", "kafka.topic.prefix")
 _FIRST = ("topic.prefix", "kafka.topic.prefix", "cassandra.driver.config.file")
 _LEFT_OUT = "column.exclude.list"
+_OF_TLS = "cassandra.ssl.config.path"
 _CLASS = re.compile(r"io\.debezium\.connector\.(cassandra|dse)\.")
 
 
@@ -93,11 +94,14 @@ def translate(
     if side != "worker" and not (properties.get("topic.prefix") or properties.get("kafka.topic.prefix")):
         problems.append(Problem(source, "topic.prefix", None, "required property is missing"))
         lacks |= KEYS["topic.prefix"].uses_for(side).keys()
-    own = AGENT if side == "agent" else CONNECTOR
+    own, own_keys = AGENT if side == "agent" else CONNECTOR, set()
     for name, text in properties.items():
         key = name.removeprefix(own)
         if key != name and owns(key):
+            own_keys.add(present_name(key))
             settings[present_name(key)], names[present_name(key)] = text, name
+    # What a key of ours says in place of one of theirs counts, whatever that one says.
+    problems = [problem for problem in problems if not _is_replaced(problem.key, side, own_keys)]
     return Translated(settings, names, problems, lacks - settings.keys())
 
 
@@ -125,6 +129,8 @@ def _convert_property(
     """Return what a property of theirs is on one side. Raises ValueError."""
     if name.startswith((AGENT, CONNECTOR)):
         return {}
+    if name == _OF_TLS and properties.get("cassandra.ssl.enabled", "false").strip().lower() != "true":
+        return {}
     translation, text = _find_key(properties, name), properties[name]
     if translation is None:
         return {present_name(name): text} if owns(name) else {}
@@ -135,6 +141,12 @@ def _convert_property(
         if value is not None:
             properties_made[use.replace("*", suffix)] = value
     return properties_made
+
+
+def _is_replaced(name: str, side: Side, own_keys: Collection[str]) -> bool:
+    """Return whether all that a key of theirs would set is set by keys of ours."""
+    uses = KEYS[name].uses_for(side).keys() if name in KEYS else ()
+    return bool(uses) and all(use in own_keys for use in uses)
 
 
 def _find_key(properties: Mapping[str, str], name: str) -> tuple[Key, str] | None:
