@@ -382,7 +382,9 @@ class Settings(BaseModel):
     @classmethod
     def _nearest(cls, key: str) -> str | None:
         """Return the known key most similar to this one; below a prefix every key is known."""
-        keys = [field.alias or name for name, field in cls.model_fields.items()]
+        prefixes = [prefix[:-1] for prefix in cls.prefixes()]  # no keys by themselves
+        known = (field.alias or name for name, field in cls.model_fields.items())
+        keys = [name for name in known if name not in prefixes]
         for words, meant in _MEANT.items():
             if (ours := re.sub(rf"\b({words})$", meant, key)) in keys and ours != key:
                 return ours
