@@ -20,6 +20,7 @@ LOGS: dict[str, Any] = {
         "storage_compatibility_mode": "NONE",
         "commitlog_compression": [{"class_name": "LZ4Compressor"}],
     },
+    "3.11-lz4": {"commitlog_compression": [{"class_name": "LZ4Compressor"}]},
 }
 # Versions of Cassandra that have one form of it.
 VERSIONS = ("6.0", "4.1", "4.0", "3.11")
@@ -65,21 +66,25 @@ def decoder(request: pytest.FixtureRequest) -> ModuleType:
 
 
 @pytest.fixture(scope="session")
-def recordings(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    """Gives a random workload as a real node logs it in one of the forms, recorded at the first call."""
+def oracles(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """Gives Cassandra's own reader, that of 6.0 or of 5.0, compiled at the first call."""
     pytest.importorskip("helenus_stack.stack")
     from agent.oracle.reader import Oracle
+
+    return cache(lambda version: Oracle(tmp_path_factory.mktemp(f"oracle-{version}"), version))
+
+
+@pytest.fixture(scope="session")
+def recordings(oracles: Any, tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """Gives a random workload as a real node logs it in one of the forms, recorded at the first call."""
     from agent.oracle.recording import record
 
-    @cache
-    def oracle(version: str) -> Oracle:
-        return Oracle(tmp_path_factory.mktemp(f"oracle-{version}"), version)
-
     def record_form(form: str) -> Any:
-        version = form if form in VERSIONS else "5.0"
+        version = form.partition("-")[0]
+        version = version if version in VERSIONS else "5.0"
         directory = tmp_path_factory.mktemp(form)
         return record(
-            directory, LOGS.get(form, {}), secrets.randbits(32), oracle("6.0" if version == "6.0" else "5.0"), version
+            directory, LOGS.get(form, {}), secrets.randbits(32), oracles("6.0" if version == "6.0" else "5.0"), version
         )
 
     return cache(record_form)

@@ -47,6 +47,10 @@ RECORDINGS: dict[str, dict[str, Any]] = {
     "8-deflate": {**_NATIVE, "commitlog_compression": [{"class_name": "DeflateCompressor"}]},
     "8-zstd": {**_NATIVE, "commitlog_compression": [{"class_name": "ZstdCompressor"}]},
     "6-plain": {},
+    "6-lz4": {
+        "commitlog_compression": [{"class_name": "LZ4Compressor"}],
+        "commitlog_sync_period_in_ms": 200,  # several sections, each compressed by itself
+    },
     "9-plain": {},
     "9-lz4": {"commitlog_compression": [{"class_name": "LZ4Compressor"}]},
 }
@@ -405,7 +409,7 @@ def record(name: str, directory: Path) -> None:
         for statement, _ in STATEMENTS:
             session.execute(SimpleStatement(statement), timeout=60)
         if version == "3.11":
-            fill_segments(session, Path(status.nodes[0].cdc_raw))
+            recycle_segments(session, Path(status.nodes[0].cdc_raw))
         time.sleep(1)  # some syncs later
         tables = read_tables(session)
         views = [r.id for r in session.execute("SELECT id FROM system_schema.views")]
@@ -430,14 +434,13 @@ def record(name: str, directory: Path) -> None:
         record_events()
 
 
-def fill_segments(session: Any, cdc_raw: Path) -> None:
-    """Write until all segments there are now have gone to cdc_raw, which one does when all in it is flushed."""
+def recycle_segments(session: Any, cdc_raw: Path) -> None:
+    """Have 3.11 move all segments there are now to cdc_raw, as it flushes and ends them before it drops a table."""
     segments = {path.name for path in (cdc_raw.parent / "commitlog").glob("*.log")}
-    session.execute(f"CREATE KEYSPACE filler {SETUP[0].partition(' g ')[2]}")
-    session.execute("CREATE TABLE filler.t (k int PRIMARY KEY, b blob)")
-    insert = session.prepare("INSERT INTO filler.t (k, b) VALUES (0, ?)")
+    session.execute(f"CREATE KEYSPACE dropped {SETUP[0].partition(' g ')[2]}", timeout=60)
     while segments & {path.name for path in (cdc_raw.parent / "commitlog").glob("*.log")}:
-        session.execute(insert, (bytes(30_000),))
+        session.execute("CREATE TABLE dropped.t (k int PRIMARY KEY)", timeout=60)
+        session.execute("DROP TABLE dropped.t", timeout=60)
 
 
 def keep(path: Path, data: bytes) -> None:

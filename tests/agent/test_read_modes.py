@@ -107,7 +107,7 @@ def test_stopped_in_a_compressed_section(bench: Bench, compressor: str) -> None:
 
 @pytest.mark.parametrize("mode", MODES)
 def test_version_6_is_read_and_taken_away(bench: Bench, mode: str) -> None:
-    """Cassandra 3.11 moves its segments here when they are complete, without index. By the format: it was not run."""
+    """Cassandra 3.11 moves its segments here when they are complete, without index."""
     for segment, compressor in ((10, ""), (11, "DeflateCompressor")):
         content = b"".join(entry(write_of(TABLE, segment * 100 + n)) for n in range(50))
         path = bench.raw.path / file_name(segment, 6)

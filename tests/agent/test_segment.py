@@ -454,7 +454,7 @@ def test_a_compressed_section_that_is_being_written(tmp_path: Path, monkeypatch:
 @pytest.mark.parametrize("name", [file_name(ID, 6), f"CommitLog-{ID}.log"])
 @pytest.mark.parametrize("compressor", ["", "LZ4Compressor"])
 def test_version_6_is_complete_when_it_appears(tmp_path: Path, name: str, compressor: str) -> None:
-    """Cassandra 3.11, by the format: it was not run."""
+    """As those of Cassandra 3.11."""
     path = tmp_path / name
     path.write_bytes(segment_bytes(ID, [b"a" * 10, b"b"], 1000, 6, compressor))
     for mode in ("marker", "idx", "eager"):

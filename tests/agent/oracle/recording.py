@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from uuid import UUID
 
-from agent.golden import fill_segments, without_vectors
+from agent.golden import recycle_segments, without_vectors
 from agent.oracle.fold import Selected, may_be_folded, select
 from agent.oracle.reader import Oracle, Record, followed, schema_of, write_schema
 from agent.oracle.workload import ALTERATIONS, KEYSPACE, SETUP, Done, Runner, Workload
@@ -74,8 +74,7 @@ def record(directory: Path, yaml: Mapping[str, Override], seed: int, oracle: Ora
                     selected[table.id] = select(session, table, not is_old)
             assert len(selected) > len(ours) // 2
             if version == "3.11":
-                fill_segments(session, Path(status.nodes[0].cdc_raw))
-                tables = read_tables(session)  # the filler, too
+                recycle_segments(session, Path(status.nodes[0].cdc_raw))
         finally:
             cluster.shutdown()
         time.sleep(1)  # until what was written is synced
