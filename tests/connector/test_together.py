@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 import struct
 import threading
 import time
@@ -10,6 +11,7 @@ import uuid
 import zlib
 from collections import deque
 from collections.abc import Callable
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -262,6 +264,16 @@ def test_a_version_of_the_driver_that_it_was_not_tried_with(monkeypatch: pytest.
     assert not _pipelined.is_possible(object.__new__(MemorySession))
     monkeypatch.setattr(_pipelined, "driver", "3.31.0")
     assert not _pipelined.is_possible(session)
+
+
+@pytest.mark.parametrize(("file", "sign"), [("pyproject.toml", ">="), ("constraints.txt", "==")])
+def test_the_oldest_and_the_newest_driver_that_are_tested(
+    monkeypatch: pytest.MonkeyPatch, file: str, sign: str
+) -> None:
+    text = (Path(__file__).parents[2] / file).read_text()
+    (version,) = re.findall(rf'^ *"?cassandra-driver{sign}([\d.]+)', text, re.MULTILINE)
+    monkeypatch.setattr(_pipelined, "driver", version)
+    assert _pipelined.is_possible(object.__new__(cassandra.cluster.Session))
 
 
 def test_a_request_timeout_of_less_than_a_second(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -30,7 +30,7 @@ from cassandra.query import BoundStatement
 
 from helenus_connector.cassandra_rows.raw_rows import RowPage, parse
 
-_TESTED_DRIVERS = ("3.30.",)
+_TESTED_DRIVERS = ("3.29.", "3.30.")
 _WAIT_S = 1.0
 """As long as the driver waits before it sends a request to a second node."""
 _PAUSE_S, _MAX_PAUSE_S = 10.0, 600.0
