@@ -18,6 +18,7 @@ from helenus_sinks.pulsar.errors import advice, pulsar_error
 
 _TIMEOUT_S = 30.0
 _CONFLICT = 409
+_OWNED_BY_ANOTHER = 307
 _COMPACT_BYTES = 100 * 1024 * 1024
 _SUPPORTED_CONFIG = ("retention.ms", "cleanup.policy")
 
@@ -29,7 +30,7 @@ class Admin:
         self._url = url.rstrip("/")
         self._token = access.token
         # A broker is never behind the proxy that the environment may name.
-        handlers: list[Any] = [urllib.request.ProxyHandler({})]
+        handlers: list[Any] = [urllib.request.ProxyHandler({}), _OwnerRedirects()]
         if self._url.startswith("https:"):
             handlers.append(urllib.request.HTTPSHandler(context=access.context()))
         self._opener = urllib.request.build_opener(*handlers)
@@ -93,6 +94,18 @@ class Admin:
             refused = isinstance(reason, ssl.SSLCertVerificationError)
             kind = Kind.BROKER_REFUSED if refused else Kind.BROKER_UNREACHABLE
             raise pulsar_error(kind, f"Pulsar's admin API: {reason}", self._url) from None
+
+
+class _OwnerRedirects(urllib.request.HTTPRedirectHandler):
+    """Sends a request on to the broker that has its topic. urllib itself does so with GET alone."""
+
+    def redirect_request(
+        self, req: urllib.request.Request, fp: Any, code: int, msg: str, headers: Any, newurl: str
+    ) -> urllib.request.Request | None:
+        if code != _OWNED_BY_ANOTHER or req.get_method() == "GET":
+            return super().redirect_request(req, fp, code, msg, headers, newurl)
+        # Without what was added for the first address alone: the login.
+        return urllib.request.Request(newurl, req.data, req.headers, req.origin_req_host, True, req.get_method())
 
 
 class Refused(HelenusError):
