@@ -54,7 +54,10 @@ def _tested() -> dict[str, str]:
         f"connector of each mode; `make test-long`: {long}; `make test-cluster`: three nodes, and {upgraded} one node "
         "at a time under writes ([what differs](docs/versions.md))",
         "Kafka": f"{kafka_version}, also with TLS and logins; `make test-long`: {older_kafka}",
-        "Pulsar": f"{pulsar_version} standalone, also with TLS and logins; `make test-long`: {older_pulsar}",
+        "Pulsar": f"{pulsar_version} standalone, also with TLS and logins; `make test-long`: {older_pulsar}, and two "
+        f"brokers of {pulsar_version}",
+        "cassandra-driver": f"{_driver('constraints.txt', '==')}; `make test-long`: "
+        f"{_driver('pyproject.toml', '>=')}, the oldest that is allowed",
         "schema registry": f"Apicurio {_locked_version('registry')}, through Confluent's API",
         "Spark": f"{newest} ({older} on Python 3.10), local and on a standalone cluster",
     }
@@ -62,6 +65,12 @@ def _tested() -> dict[str, str]:
 
 def _read(path: str) -> str:
     return (ROOT / path).read_text(encoding="utf-8")
+
+
+def _driver(file: str, sign: str) -> str:
+    """Return the version of the driver for Cassandra in a file of requirements."""
+    (version,) = re.findall(rf'^ *"?cassandra-driver{sign}([\d.]+)', _read(file), re.MULTILINE)
+    return str(version)
 
 
 def _locked_version(lock: str) -> str:
