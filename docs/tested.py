@@ -52,7 +52,7 @@ def _tested() -> dict[str, str]:
     return {
         "Cassandra": f"{of_cassandra[usual.cassandra]}, both storage modes, plain and compressed; {alone} with a "
         f"connector of each mode; `make test-long`: {long}; `make test-cluster`: three nodes, and {upgraded} one node "
-        "at a time under writes ([what differs](docs/versions.md))",
+        "at a time under writes and kills ([what differs](docs/versions.md))",
         "Kafka": f"{kafka_version}, also with TLS and logins; `make test-long`: {older_kafka}",
         "Pulsar": f"{pulsar_version} standalone, also with TLS and logins; `make test-long`: {older_pulsar}, and two "
         f"brokers of {pulsar_version}",

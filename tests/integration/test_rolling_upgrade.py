@@ -1,12 +1,18 @@
-"""Three nodes go from 4.1 to 5.0 to 6.0, one at a time and under writes, with agents and a connector that stay."""
+"""Three nodes go from 4.1 to 5.0 to 6.0, one at a time and under writes. Meanwhile nodes, agents, the worker and the
+broker are killed, at restarts that chance chooses: run again with HELENUS_SEED as a failure shows it.
+"""
 
 from __future__ import annotations
 
+import os
+import random
+import signal
 import time
+from bisect import bisect
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import ExitStack
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
@@ -45,6 +51,10 @@ STEPS: list[tuple[str, dict[str, str]]] = [
 ]
 
 
+SEED = int(os.environ.get("HELENUS_SEED", time.time_ns() % 10**6))
+PAUSE_S = 30.0
+
+
 class Again(RetryPolicy):  # type: ignore[misc] # the driver has no types
     """A coordinator that is about to stop refuses what another one takes."""
 
@@ -59,6 +69,21 @@ class Upgrade:
     stack: Stack
     session: Any
     pipeline: Three
+    stages: list[tuple[float, str]] = field(default_factory=list)
+    """When each began, and its name."""
+    takeovers: list[float] = field(default_factory=list)
+    """When a worker or a broker was started after one was killed: what was under way then may be published again."""
+
+    @contextmanager
+    def stage(self, name: str) -> Iterator[None]:
+        self.stages.append((time.time(), name))
+        try:
+            yield
+        except Exception as error:
+            raise AssertionError(f"{name}, HELENUS_SEED={SEED}: {error}") from error
+
+    def stage_at(self, second: float) -> str:
+        return self.stages[max(0, bisect(self.stages, (second,)) - 1)][1]
 
 
 @pytest.fixture(scope="module")
@@ -105,6 +130,11 @@ def make_tables(session: Any) -> None:
 class Rows(Workload):
     """Random statements on scalars, each with a value of its own, so that each is a change of its own."""
 
+    def __init__(self, session: Any, table: str, seed: int, rate: float = 100) -> None:
+        super().__init__(session, table, seed, rate)
+        self.acknowledged: dict[int, float] = {}
+        """When Cassandra had taken the UPDATE to this value."""
+
     def write_statement(self) -> None:
         r, n = self.random, self.statements + self.failed
         p, c = r.randrange(4), r.randrange(5)
@@ -124,13 +154,79 @@ class Rows(Workload):
         )[0]
         self.session.execute(statement)
         self.statements += 1
+        if f" n = {n} " in statement:
+            self.acknowledged[n] = time.time()
 
 
-def restart(upgrade: Upgrade, node: int) -> None:
-    """Restart a node as its cluster's settings are now."""
-    upgrade.stack.nodetool("drain", node=node)
-    upgrade.stack.stop(f"cassandra{node}")
-    upgrade.stack.start(f"cassandra{node}")
+@contextmanager
+def node_killed(upgrade: Upgrade, node: int) -> Iterator[None]:
+    """kill -9 of the node, where it is drained and stopped else."""
+    upgrade.stack.kill(f"cassandra{node}")
+    yield
+
+
+@contextmanager
+def agent_killed(upgrade: Upgrade, node: int) -> Iterator[None]:
+    """kill -9 of the node's agent, which is started when the node is up again."""
+    agent = upgrade.pipeline.agents[node - 1]
+    agent.kill()
+    yield
+    agent.start()
+
+
+@contextmanager
+def agent_paused(upgrade: Upgrade, node: int) -> Iterator[None]:
+    """SIGSTOP of another node's agent, for half a minute at least."""
+    process = upgrade.pipeline.agents[node % 3].process
+    assert process is not None
+    process.send_signal(signal.SIGSTOP)
+    end = time.monotonic() + PAUSE_S
+    try:
+        yield
+        time.sleep(max(0.0, end - time.monotonic()))
+    finally:
+        process.send_signal(signal.SIGCONT)
+
+
+@contextmanager
+def worker_killed(upgrade: Upgrade, node: int) -> Iterator[None]:
+    """kill -9 of the worker, which is started when the node is up again."""
+    upgrade.pipeline.connector.kill()
+    yield
+    upgrade.takeovers.append(time.time())
+    upgrade.pipeline.connector.start()
+
+
+@contextmanager
+def broker_killed(upgrade: Upgrade, node: int) -> Iterator[None]:
+    """kill -9 of the broker, which is started when the node is up again."""
+    upgrade.stack.kill("kafka")
+    yield
+    upgrade.takeovers.append(time.time())
+    upgrade.stack.start("kafka")
+
+
+Fault = Callable[[Upgrade, int], AbstractContextManager[None]]
+FAULTS: Sequence[Fault] = (
+    [node_killed] * 2 + [agent_killed] * 2 + [agent_paused, worker_killed, worker_killed, broker_killed]
+)
+
+
+def choose_faults() -> Mapping[tuple[int, int], Fault]:
+    """Each at another restart, by step and node."""
+    restarts = [(step, node) for step in range(len(STEPS)) for node in (1, 2, 3)]
+    return dict(zip(random.Random(SEED).sample(restarts, len(FAULTS)), FAULTS, strict=True))
+
+
+def restart(upgrade: Upgrade, node: int, fault: Fault | None = None) -> None:
+    """Restart a node as its cluster's settings are now, with a fault meanwhile, and wait until all work again."""
+    with fault(upgrade, node) if fault else nullcontext():
+        if fault is not node_killed:
+            upgrade.stack.nodetool("drain", node=node)
+            upgrade.stack.stop(f"cassandra{node}")
+        upgrade.stack.start(f"cassandra{node}")
+    for command in (*upgrade.pipeline.agents, upgrade.pipeline.connector):
+        command.ready()
 
 
 def versions(upgrade: Upgrade) -> set[str]:
@@ -143,59 +239,80 @@ def versions(upgrade: Upgrade) -> set[str]:
 
 
 def test_three_nodes_move_under_writes(upgrade: Upgrade) -> None:
-    """Nothing is lost, stale, or published twice; a node goes back before its tables are rewritten; ids change."""
+    """Nothing is lost or stale, and nothing is published twice but what was under way when something was killed; a node
+    goes back before its tables are rewritten; ids change.
+    """
     stack, session, pipeline = upgrade.stack, upgrade.session, upgrade.pipeline
-    workloads = [
-        (Rows if table in ("live", "merged", "written") else Workload)(session, f"up.{table}", seed, rate=8)
+    workloads = {
+        table: (Rows if table in ("live", "merged", "written") else Workload)(session, f"up.{table}", seed, rate=8)
         for seed, table in enumerate(MODES)
-    ]
+    }
     seen = set()
+    faults = choose_faults()
     with ExitStack() as writing:
-        for workload in workloads:
+        for workload in workloads.values():
             writing.enter_context(workload)
-        for index, (version, yaml) in enumerate(STEPS):
-            if index == 0:
-                stack.move_to(version, {**SEGMENTS, **yaml})
-                restart(upgrade, 1)
-                stack.move_to(VERSIONS[0], SEGMENTS)
-                restart(upgrade, 1)  # back
+        for step, (version, yaml) in enumerate(STEPS):
+            mode = yaml.get(COMPATIBILITY, "")
+            if step == 0:
+                with upgrade.stage(f"node 1 to {version} and back"):
+                    stack.move_to(version, {**SEGMENTS, **yaml})
+                    restart(upgrade, 1)
+                    stack.move_to(VERSIONS[0], SEGMENTS)
+                    restart(upgrade, 1)
             stack.move_to(version, {**SEGMENTS, **yaml})
             for node in (1, 2, 3):
-                restart(upgrade, node)
+                fault = faults.get((step, node))
+                name = " ".join(filter(None, (f"node {node} to {version}", mode, fault and fault.__name__)))
+                with upgrade.stage(name):
+                    restart(upgrade, node, fault)
                 seen |= versions(upgrade)
-        stack.nodetool("cms", "initialize")
-        time.sleep(5)
-        for agent in pipeline.agents:
-            assert agent.stop() == 0
-            agent.start().ready()
-        session.execute("ALTER TABLE up.kinds ADD later text")
-        session.execute("UPDATE up.kinds SET later = 'x' WHERE p = 1 AND q = 'a' AND c = 1 AND d = now()")
-        time.sleep(5)
+        with upgrade.stage("nodes get new ids"):
+            stack.nodetool("cms", "initialize")
+            time.sleep(5)
+            for agent in pipeline.agents:
+                assert agent.stop() == 0
+                agent.start().ready()
+            session.execute("ALTER TABLE up.kinds ADD later text")
+            session.execute("UPDATE up.kinds SET later = 'x' WHERE p = 1 AND q = 'a' AND c = 1 AND d = now()")
+            time.sleep(5)
     releases = session.execute("SELECT release_version FROM system.peers_v2")
     assert {row.release_version[:3] for row in releases} == {VERSIONS[2]}
     assert seen == {"7", "8", "9"}
-    for workload in workloads:
-        assert workload.statements > 500, f"{workload.table}: {workload.statements}, and {workload.failed} failed"
-    for table in MODES.keys() - {"written"}:
-        exit_status, report, errors = verify(pipeline, f"up.{table}", "--patience", "120")
-        assert exit_status == 0, f"{table}: {report}\n{errors}\n{pipeline.connector.tail()}"
-    each_once(pipeline, "up.written")
+    with upgrade.stage("comparison"):
+        for workload in workloads.values():
+            assert workload.statements > 500, f"{workload.table}: {workload.statements}, {workload.failed} failed"
+        for table in MODES.keys() - {"written"}:
+            exit_status, report, errors = verify(pipeline, f"up.{table}", "--patience", "120")
+            differing = f"{table}: {report}\n{errors}\n{pipeline.connector.tail()}\n{upgrade.stages}"
+            assert exit_status == 0, differing
+        each_once(upgrade, workloads["written"])
 
 
-def each_once(pipeline: Three, table: str) -> None:
+def each_once(upgrade: Upgrade, written: Workload) -> None:
     """Copies of a change that nodes of different versions report are one change, and one record.
 
-    Two where a node has logged the change twice: by a hint for a write that it had taken, late.
+    Two where a node has logged the change twice: by a hint for a write that it had taken, late. And one more for each
+    time that a worker or broker took over from one that was killed.
     """
-    reports: dict[Any, Counter[str | None]] = {}
-    for message in pipeline.events(table):
+    assert isinstance(written, Rows)
+    reports: dict[Any, dict[str | None, set[tuple[int | None, int | None]]]] = {}
+    for message in upgrade.pipeline.events(written.table):
         change = decode(message.value())
-        reports.setdefault(change.digest, Counter())[change.node] += 1
+        places = reports.setdefault(change.digest, {}).setdefault(change.node, set())
+        places.add((change.segment, change.position))  # an agent that was killed reports some again
     reported_by_three = sum(len(nodes) >= 3 for nodes in reports.values())
     assert reported_by_three > 0.9 * len(reports), f"{reported_by_three} of {len(reports)}"
-    logged_twice = sum(max(nodes.values()) > 1 for nodes in reports.values())
-    values = [record.value for record in pipeline.records(table) if record.value]
-    updates = {value["after"]["n"] for value in values if value["op"] == "u"}
-    deletes = {value["source"]["ts_us"] for value in values if value["op"] == "d"}
-    assert len(updates) + len(deletes) == len(reports), "each change is published"
-    assert len(values) <= len(reports) + logged_twice, "once"
+    records = [record for record in upgrade.pipeline.records(written.table) if record.value]
+    published: Counter[tuple[object, int]] = Counter()
+    for record in records:
+        value = record.value or {}
+        change = value["after"]["n"] if value["op"] == "u" else -value["source"]["ts_us"]
+        published[change, bisect(upgrade.takeovers, record.timestamp / 1000)] += 1
+    changes = {change for change, _ in published}
+    lost = {n: upgrade.stage_at(second) for n, second in written.acknowledged.items() if n not in changes}
+    assert not lost, f"UPDATEs that Cassandra took, and the stages: {lost}"
+    assert len(changes) == len(reports), "each change is published"
+    logged_twice = sum(max(map(len, nodes.values())) > 1 for nodes in reports.values())
+    repeats = sum(published.values()) - len(published)
+    assert repeats <= logged_twice, f"{repeats} again without a kill, {logged_twice} logged twice"
