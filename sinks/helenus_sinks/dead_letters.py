@@ -27,10 +27,11 @@ class Failed(Protocol):
     def value(self) -> bytes | None: ...
 
 
-def append(log: Log, topic: str, connector: str, event: Failed, error: HelenusError) -> None:
+def append(log: Log, topic: str, connector: str, event: Failed, error: HelenusError, has_value: bool = True) -> None:
     """Append an event unchanged, with `__connect.errors.*` headers that say where it was and what its error is.
 
     If that is too large for the topic, key or value are left out: the header `__connect.errors.left.out` names them.
+    Without `has_value` the value is left out in any case.
     """
     headers = {
         "topic": event.topic,
@@ -43,11 +44,8 @@ def append(log: Log, topic: str, connector: str, event: Failed, error: HelenusEr
         else error.what[:_MAX_MESSAGE],
     }
     encoded = [(f"{_PREFIX}{name}", value.encode()) for name, value in headers.items()]
-    for key, value, left_out in (
-        (event.key, event.value, b""),
-        (event.key, None, b"value"),
-        (None, None, b"key,value"),
-    ):
+    parts = [(event.key, event.value, b""), (event.key, None, b"value"), (None, None, b"key,value")]
+    for key, value, left_out in parts if has_value else parts[1:]:
         try:
             log.append(topic, 0, key, value, [*encoded, (f"{_PREFIX}left.out", left_out)] if left_out else encoded)
             return

@@ -179,6 +179,34 @@ def test_two_requests_at_once_create_one_connector(api: Api) -> None:
         assert sorted(pool.map(create, range(8))) == [201] + [409] * 7
 
 
+def test_salts_in_keys_are_stars(api: Api) -> None:
+    salted = {f"column.mask.hash.v2.SHA-256.with.salt.{SECRET}": "ks.t.w"}
+    config = {**CONFIG, **salted}
+    assert api.ask("POST", "/connectors", {"name": "f1", "config": config})[0] == 201
+    shown = api.ask("GET", "/connectors/f1/config")[1]
+    assert shown == {**CONFIG, "column.mask.hash.v2.SHA-256.with.salt.*****": "ks.t.w", "name": "f1"}
+    # What is shown can be given back, and a mask goes by either name.
+    for changed in (
+        api.ask("PUT", "/connectors/f1/config", {**shown, "tasks.max": "3"}),
+        api.ask("PATCH", "/connectors/f1/config", {"tasks.max": "4"}),
+    ):
+        assert changed[0] == 200
+        assert api.connectors.config("f1").items() > salted.items()
+    answers = [
+        api.call("GET", path).text
+        for path in ("/connectors?expand=info&expand=status", "/connectors/f1", "/connectors/f1/tasks")
+    ]
+    validate = f"/connector-plugins/{PLUGIN}/config/validate"
+    wrong = {f"{key}{end}": "x" for key in salted for end in ("", " y")}
+    misspelt = {f"column.mask.hash.v2.SHA-256.with.slat.{SECRET}": "ks.t.w"}
+    for properties in ({**config, **wrong}, {**config, **misspelt}, salted, {"tasks.max": "x", **config}):
+        answers.append(api.call("PUT", validate, properties).text)
+        answers.append(api.call("PUT", "/connectors/f1/config", properties).text)
+    assert SECRET not in "".join(answers)
+    assert api.ask("PATCH", "/connectors/f1/config", dict.fromkeys(salted))[0] == 200
+    assert not api.connectors.config("f1").keys() & salted.keys()
+
+
 def test_secrets_are_stars(api: Api, tmp_path: Path) -> None:
     secrets = {
         "cassandra.password": SECRET,

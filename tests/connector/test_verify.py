@@ -572,3 +572,19 @@ def test_options() -> None:
     )
     assert options == VerifyOptions(True, (-4, 10), 0.5, 3, 1.0)
     assert VerifyOptions.from_words({"token_range": ":10"}).tokens == (LEAST_TOKEN, 10)
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_masked_rows_are_compared_as_they_were_published(form: dict[str, str]) -> None:
+    """And a row that is not to be published is none: a record of it is a ghost."""
+    masks = {"column.mask.hash.v2.MD5.with.salt.x": "ks1.t.w", "where.t": "v > 4 AND k0 < 8"}
+    topic = Topic(table(("v", "int"), ("w", "text")), {**form, **masks})
+    low = int32(1)
+    topic.rows = {(int32(7), low): (int32(5), b"w"), (int32(8), low): (int32(5), b"w"), (int32(6), low): (low, b"w")}
+    for key, row in topic.rows.items():
+        topic.publish(key, row)
+    assert not topic.differences()
+    topic.rows[(int32(7), low)] = (int32(5), b"x")
+    assert list(topic.differences().values()) == [STALE]
+    topic.rows[(int32(7), low)] = (low, b"x")
+    assert list(topic.differences().values()) == [GHOST]

@@ -1,6 +1,6 @@
 """What was asked for: the properties of a worker and of its connectors, and where a run keeps its files.
 
 Others use `files` (a worker's file and its connectors' files, loaded at once), `worker` (`WorkerSettings`), `connector`
-(`ConnectorSettings`) and its part `state`, `column_names` (checks these against tables), `model` (properties to
-settings, from wherever they come) and `run_directory`.
+(`ConnectorSettings`) and its part `state`, `column_masks` and `row_condition` (what must not leave), `column_names`
+(checks columns' names against tables), `model` (properties to settings, from wherever they come) and `run_directory`.
 """

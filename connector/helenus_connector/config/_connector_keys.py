@@ -11,7 +11,7 @@ from typing import Annotated, Any, ClassVar, Literal, get_args
 from pydantic import AfterValidator, BeforeValidator, Field, ValidationInfo, field_validator, model_validator
 from pydantic_core import PydanticCustomError
 
-from helenus_connector.config import _patterns
+from helenus_connector.config import _patterns, column_masks, row_condition
 from helenus_connector.config._aliases import ALIASES, snapshot_mode
 from helenus_connector.config._converters import Format, is_avro, with_defaults
 from helenus_connector.config.state import StateSettings
@@ -24,6 +24,7 @@ from helenus_schemas.settings.model import Alias, Group
 Header = Literal["schema_id", "writetime", "expires", "origin", "op", "node", "segpos", "digest", "table"]
 Consistency = Literal["LOCAL_ONE", "LOCAL_QUORUM", "QUORUM", "ALL"]
 GateLevel = Literal["one", "local_quorum", "quorum", "each_quorum", "all"]
+Operation = Literal["c", "u", "d", "t", "r", "none"]
 SnapshotMode = Annotated[
     Literal["initial", "always", "never", "initial_only", "when_needed"], BeforeValidator(snapshot_mode)
 ]
@@ -156,6 +157,18 @@ class ConnectorKeys(StateSettings):
     column_exclude_list: Annotated[CommaList, AfterValidator(_patterns.check_excluded), Group("Table")] = ()
     """Columns not to publish, as `keyspace.table.column`; each part is a regular expression for a whole name. Key
     columns are always published. An entry that matches no column stops the table."""
+    column_mask: Annotated[PassThrough, AfterValidator(column_masks.check_masks), Group("Table")] = {}
+    """`column.mask.with.N.chars`, `column.mask.hash.ALGORITHM.with.salt.SALT` and
+    `column.mask.hash.v2.ALGORITHM.with.salt.SALT`: columns whose text is N stars, or a hash, as Debezium makes it
+    (docs/masking.md). Written as `column.exclude.list`."""
+    column_truncate: Annotated[PassThrough, AfterValidator(column_masks.check_truncations), Group("Table")] = {}
+    """`column.truncate.to.N.chars`: columns of whose text the first N characters are published."""
+    where: Annotated[PassThrough, AfterValidator(row_condition.check_conditions), Group("Table")] = {}
+    """`where.TABLE`: which rows of a table are published, such as `status = 'active' AND amount > 10`
+    (docs/masking.md)."""
+    skipped_operations: Annotated[CommaList, Group("Records", "LOW")] = ("none",)
+    """Operations without records: of `d` (deletes) and `t` (TRUNCATE); with `resolver=none` or `state=rows` also `c`
+    and `u`; with `state=rows` also `r`, rows that a snapshot read."""
     headers: Annotated[CommaList, Group("Records", "LOW")] = ("schema_id", "writetime", "expires", "origin", "op")
     """Headers of records, of these: schema_id, writetime, expires, origin, op, node, segpos, digest."""
     key_converter_schema_registry_url: Annotated[RegistryUrls, Group("Schema Registry", "HIGH")] = ""
@@ -254,6 +267,13 @@ class ConnectorKeys(StateSettings):
     def _check_headers(cls, value: tuple[str, ...]) -> tuple[str, ...]:
         if unknown := [name for name in value if name not in get_args(Header)]:
             raise ValueError(f"no header {unknown[0]}; there are {', '.join(get_args(Header))}")
+        return value
+
+    @field_validator("skipped_operations")
+    @classmethod
+    def _check_operations(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        if unknown := [name for name in value if name not in get_args(Operation)]:
+            raise ValueError(f"no operation {unknown[0]}; there are {', '.join(get_args(Operation))}")
         return value
 
     @field_validator("value_converter_schema_registry_url")

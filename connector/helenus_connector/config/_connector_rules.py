@@ -6,11 +6,12 @@ of them may be wrong by itself too: of those another message is shown.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import get_args
 
-from helenus_connector.config import _patterns
+from helenus_connector.config import _patterns, column_masks
 from helenus_connector.config._connector_keys import TOPICS, topic_name
 from helenus_connector.config._converters import CONNECT_JSON, ENVELOPES, Format, formats, is_avro, is_json
 from helenus_connector.config._topic_creation import check_topic_creation
@@ -149,6 +150,42 @@ def _check_topic_creation(connector: ConnectorProperties) -> Problems:
         yield f"{prefix}{key}", reason
 
 
+def _check_conditions(connector: ConnectorProperties) -> Problems:
+    """Check that each `where.TABLE` is of a table that is followed: a typing error would hide nothing."""
+    parts = [part.strip() for part in connector.text("table").split(",")]
+    for key in connector.values:
+        table = key.removeprefix("where.")
+        if table != key and not any(_is_match(part, table) for part in parts):
+            yield key, f"`table` has no {table}"
+
+
+def _check_masks(connector: ConnectorProperties) -> Problems:
+    has_masks = any(key.startswith((column_masks.MASK, column_masks.TRUNCATE)) for key in connector.values)
+    if has_masks and "digest" in [name.strip() for name in connector.text("headers").split(",")]:
+        yield "headers", "digest is a hash of the whole change, from which a masked value can be guessed: leave it out"
+
+
+def _check_skipped(connector: ConnectorProperties) -> Problems:
+    key = "skipped.operations"
+    skipped = {name.strip() for name in connector.text(key).split(",")}
+    state, is_written = connector.text("state"), connector.text("resolver") == "none"
+    if skipped & {"c", "u"} and not is_written and state != "rows":
+        yield key, "c and u are known with resolver=none or state=rows alone: a row that is read may be either"
+    elif "r" in skipped and state != "rows":
+        yield key, "r is known with state=rows alone; to publish no rows of before, set snapshot.mode=never"
+    elif skipped & {"d", "t"} and state == "keys":
+        yield key, "state=keys is there to publish deletes: leave out d and t"
+    elif "d" in skipped and any(name.startswith("where.") for name in connector.values):
+        yield key, "with `where` a delete takes away a row that no longer matches: leave out d"
+
+
+def _is_match(part: str, table: str) -> bool:
+    try:
+        return part == table or (_patterns.is_pattern(part) and re.fullmatch(part, table) is not None)
+    except re.error:  # `table` has a message of its own
+        return True
+
+
 RULES: tuple[Callable[[ConnectorProperties], Problems], ...] = (
     _check_converters,
     _check_format,
@@ -160,4 +197,7 @@ RULES: tuple[Callable[[ConnectorProperties], Problems], ...] = (
     _check_shared_topic,
     _check_topic_creation,
     _check_json_schemas,
+    _check_conditions,
+    _check_masks,
+    _check_skipped,
 )

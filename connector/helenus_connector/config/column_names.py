@@ -1,4 +1,4 @@
-"""The columns that `columns` and `column.exclude.list` name, checked against the tables there are.
+"""The columns that `columns`, `column.exclude.list` and masks name, checked against the tables there are.
 
 A name that no column has is a typing error, or the column has another name by now: the column that was meant would be
 published. So a table is refused when an entry, or an alternative of a regular expression, stands for no column of it.
@@ -16,12 +16,14 @@ import structlog
 
 from helenus_connector.config._alternatives import Alternative, alternatives
 from helenus_connector.config._patterns import column_parts, is_pattern
+from helenus_connector.config.column_masks import ColumnMask
 from helenus_connector.config.connector import ConnectorSettings
-from helenus_schemas.cql.table import Table
+from helenus_schemas.cql.table import Column, Table
 from helenus_schemas.errors import HelenusError, Kind
 
 _log = structlog.get_logger(__name__)
 _EXCLUDE_LIST = "column.exclude.list"
+MASKABLE = ("text", "ascii")
 _LONGEST_LIST = 40  # names in a message: what a terminal shows at once; the rest are counted
 ColumnNames = Collection[tuple[str, str, str]]
 """Keyspace, table and column of columns."""
@@ -29,12 +31,13 @@ ColumnNames = Collection[tuple[str, str, str]]
 
 @dataclass(frozen=True)
 class Exclusion:
-    """An entry of `column.exclude.list`: regular expressions for whole names."""
+    """An entry of `column.exclude.list`, or of the mask with the key `option`: regular expressions for whole names."""
 
     text: str
     keyspace: str
     table: str
     column: str
+    option: str = _EXCLUDE_LIST
 
     @property
     def names_table(self) -> bool:
@@ -58,17 +61,19 @@ def check_columns(table: Table, settings: ConnectorSettings) -> None:
     """Check a table, by its definition as it is now, against the entries that name it; `settings` are of this table.
 
     A column that was dropped can't be published, so its entry may stay; unless columns were added since: one of them
-    may be the same column by another name. Raises HelenusError CONFIG.
+    may be the same column by another name. Masks are for columns of text outside the key, one for each. Raises
+    HelenusError CONFIG.
     """
+    _check_masks(table, settings)
     for entry in _exclusions(settings):
         if not entry.includes(table) or entry.matches(column.name for column in table.values):
             continue
         if dropped := entry.matches(table.dropped):
-            _refuse_renamed(_EXCLUDE_LIST, entry.text, dropped, table, settings)
+            _refuse_renamed(entry.option, entry.text, dropped, table, settings)
         elif entry.names_table:
             if entry.matches(column.name for column in table.primary_key):
-                raise _key_column(f"{_EXCLUDE_LIST}={entry.text}", table)
-            raise _no_column(f"{_EXCLUDE_LIST}={entry.text}", entry.column, [table])
+                raise _key_column(f"{entry.option}={entry.text}", table)
+            raise _no_column(f"{entry.option}={entry.text}", entry.column, [table])
     for alternative in alternatives(settings.columns):
         if not alternative.is_excluding or alternative.matches(column.name for column in table.values):
             continue
@@ -112,7 +117,7 @@ def _unmatched_exclusion(
     included = [table for table in tables if entry.includes(table)]
     if included and (entry.names_table or any(_has_matches(entry, table) for table in included)):
         return {}
-    text = f"{_EXCLUDE_LIST}={entry.text}"
+    text = f"{entry.option}={entry.text}"
     if included:
         is_of_key = any(entry.matches(column.name for column in table.primary_key) for table in included)
         return {
@@ -149,23 +154,53 @@ def _warn(connector: str, entry: str) -> None:
 
 
 @functools.lru_cache(1000)  # asked for each table and definition
-def _variants(text: str) -> tuple[Exclusion, ...]:
+def _variants(text: str, option: str) -> tuple[Exclusion, ...]:
     """Return an entry once for each alternative of its parts, one part at a time: each has to name a column.
 
     Of `(users|orders).(email|phone)` some table needs `email` and some `phone`; and each table one of the two.
     """
     parts = column_parts(text)
-    variants = [Exclusion(text, *parts)]
+    names = [parts]
     for index, part in enumerate(parts):
         # What an entry does not exclude needs no name.
         patterns = (alternative.pattern for alternative in alternatives(part) if not alternative.is_excluding)
-        variants += [Exclusion(text, *[*parts[:index], pattern, *parts[index + 1 :]]) for pattern in patterns]
+        names += [[*parts[:index], pattern, *parts[index + 1 :]] for pattern in patterns]
+    variants = [Exclusion(text, keyspace, table, column, option) for keyspace, table, column in names]
     return tuple(dict.fromkeys(variants))
 
 
 def _exclusions(settings: ConnectorSettings) -> Iterator[Exclusion]:
     for text in settings.column_exclude_list:
-        yield from _variants(text)
+        yield from _variants(text, _EXCLUDE_LIST)
+    for mask in settings.column_masks:
+        for text in mask.entries:
+            yield from _variants(text, mask.option)
+
+
+def _check_masks(table: Table, settings: ConnectorSettings) -> None:
+    """Raise HelenusError CONFIG for a mask of what can't be masked, and for two of one column: one would not count."""
+    options: dict[str, str] = {}
+    for mask, column in masked_columns(table, settings):
+        if column.kind in ("partition_key", "clustering"):
+            problem = f"{mask.option}: {column.name} is of the key, which is published as it is"
+            raise HelenusError(Kind.CONFIG, problem, table.full_name, "mask other columns, or leave the table out")
+        if column.type.name not in MASKABLE:
+            problem = f"{mask.option}: {column.name} is {column.type}, and only text and ascii can be masked"
+            raise HelenusError(Kind.CONFIG, problem, table.full_name, "name it in column.exclude.list instead")
+        if column.name in options:
+            problem = f"{mask.option}: {column.name} is also masked by {options[column.name]}"
+            raise HelenusError(Kind.CONFIG, problem, table.full_name, "leave one of them out")
+        options[column.name] = mask.option
+
+
+def masked_columns(table: Table, settings: ConnectorSettings) -> Iterator[tuple[ColumnMask, Column]]:
+    """Yield each mask with each column of a table that it is for."""
+    for mask in settings.column_masks:
+        patterns = [Exclusion(text, *column_parts(text)) for text in mask.entries]
+        included = [pattern for pattern in patterns if pattern.includes(table)]
+        for column in table.columns:
+            if any(pattern.matches([column.name]) for pattern in included):
+                yield mask, column
 
 
 def _has_matches(pattern: Exclusion | Alternative, table: Table) -> bool:

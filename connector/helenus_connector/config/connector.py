@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 
 from pydantic import PrivateAttr
 
-from helenus_connector.config import _connector_rules, _patterns
+from helenus_connector.config import _connector_rules, _patterns, column_masks, row_condition
 from helenus_connector.config._connector_keys import CLASS as CLASS
 from helenus_connector.config._connector_keys import ConnectorKeys, topic_name
 from helenus_connector.config._connector_keys import is_class as is_class
@@ -57,6 +57,27 @@ class ConnectorSettings(ConnectorKeys):
     def published(self) -> str:
         """Return a regular expression for the names of the published columns, for settings of one table."""
         return _patterns.exclude_columns(self.columns, self.column_exclude_list, self.keyspace, self.table)
+
+    @property
+    def column_masks(self) -> tuple[column_masks.ColumnMask, ...]:
+        """Return the masks of columns."""
+        return column_masks.column_masks(self.column_mask, self.column_truncate)
+
+    @property
+    def condition(self) -> row_condition.Condition | None:
+        """Return what rows have to meet to be published, for settings of one table; None if all are."""
+        text = self.where.get(self.table)
+        return None if text is None else row_condition.parse_condition(text)
+
+    @property
+    def skipped(self) -> frozenset[str]:
+        """Return the operations that have no records."""
+        return frozenset(self.skipped_operations) - {"none"}
+
+    @property
+    def hides_values(self) -> bool:
+        """Return whether there are values that must not leave as they are, or at all."""
+        return bool(self.column_mask or self.column_truncate or self.where)
 
     @property
     def tables(self) -> list[str]:

@@ -25,7 +25,9 @@ from helenus_schemas.settings.properties import (
 from helenus_sinks.kafka.settings import shown, wrong_settings
 
 _CONNECTOR_KEYS = {"keyspace", "table"}
-_COLUMN_KEYS = re.compile(r"columns|(column|field)\.(exclude\.list|blacklist)")
+_COLUMN_KEYS = re.compile(
+    r"columns|(column|field)\.(exclude\.list|blacklist)|column\.(mask|truncate)\..*|where\..*", re.DOTALL
+)
 """Keys that keep columns from being published: of two, the first would not count."""
 
 

@@ -106,7 +106,9 @@ class TableDefinitions:
     def _wrong_columns(self, settings: ConnectorSettings, tables: Sequence[Table]) -> dict[str, HelenusError]:
         """Return the errors of tables whose columns are not what the connector's keys name."""
         columns = self._column_names.setdefault(settings.server, set())
-        if settings.column_exclude_list:  # what an entry was about once stays no typing error when it is dropped
+        if (
+            settings.column_exclude_list or settings.column_masks
+        ):  # what an entry was about once stays no typing error when it is dropped
             columns |= {(table.keyspace, table.name, column.name) for table in tables for column in table.columns}
 
         def other_columns() -> set[tuple[str, str, str]]:

@@ -88,6 +88,20 @@ class ResolvedKey:
         self.published = self.dead_lettered = False
         self.records = 0
 
+    def copy(self) -> ResolvedKey:
+        """Return the same result, for a shape that is to be given another row; without what the stage sets."""
+        copied = ResolvedKey(
+            self.topic, self.partition, self.key, self.values, self.scope, self.bounds, self.parts, self.event
+        )
+        copied.events = self.events
+        copied.newest, copied.write_time, copied.expires = self.newest, self.write_time, self.expires
+        copied.before, copied.after, copied.read_rows = self.before, self.after, self.read_rows
+        copied.last_digest, copied.failure = self.last_digest, self.failure
+        copied.cells, copied.op, copied._written = self.cells, self.op, self._written
+        copied.continues = self.continues
+        copied.is_confirmed, copied.is_released = self.is_confirmed, self.is_released
+        return copied
+
     @property
     def written(self) -> Cells | None:
         """Return the cells, decoded at the first access. Raises Malformed."""

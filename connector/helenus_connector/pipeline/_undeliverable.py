@@ -16,7 +16,7 @@ from helenus_connector.interfaces.resolver import SchemaChanged
 from helenus_connector.interfaces.shape import Record, Shape, ShapedRecord
 from helenus_schemas.errors import HelenusError, Kind
 from helenus_schemas.event.change import Change, Scope
-from helenus_schemas.event.wire import encode
+from helenus_schemas.event.wire import decode, encode, without_frames
 from helenus_sinks import dead_letters
 from helenus_sinks.log import Log
 
@@ -101,7 +101,23 @@ class Undeliverable:
         resolved.dead_lettered |= own
 
     def _append(self, log: Log, event: Event, cause: HelenusError) -> None:
-        dead_letters.append(log, self._settings.dead_letters, self._settings.name, event, cause)
+        topic, name, has_value = self._settings.dead_letters, self._settings.name, True
+        if self._settings.hides_values:
+            event, has_value = _without_values(event)
+        dead_letters.append(log, topic, name, event, cause, has_value)
+
+
+def _without_values(event: Event) -> tuple[Event, bool]:
+    """Return an event without the values of its row: without cells, and without the hash of them; and whether it may
+    have a value at all. If it can't be decoded, nobody knows what is in it.
+    """
+    try:
+        change = decode(without_frames(None, event.value or b"")[1])
+    except ValueError:
+        return event, False
+    if change.cells is None:
+        return event, True
+    return event._replace(value=encode(change._replace(cells=None, digest=None))), True
 
 
 def _event(resolved: ResolvedKey, key: bytes) -> Event:

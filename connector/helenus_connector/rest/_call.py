@@ -20,7 +20,7 @@ from helenus_connector.config.connector import is_class
 from helenus_connector.config.model import Model
 from helenus_connector.control.connectors import UnknownConnector
 from helenus_connector.rest import _definitions as plugin
-from helenus_schemas.settings.properties import ConfigError
+from helenus_schemas.settings.properties import ConfigError, shown_key
 
 
 @dataclass(frozen=True)
@@ -98,7 +98,7 @@ def _whole(value: object) -> int:
 
 def _text(key: str, value: object) -> str | None:
     if isinstance(value, (dict, list)):
-        raise HTTPException(500, f"{key}: a text is expected")
+        raise HTTPException(500, f"{shown_key(key)}: a text is expected")
     if isinstance(value, bool):
         return str(value).lower()
     return None if value is None else str(value)
@@ -126,7 +126,9 @@ def checked_properties(
     Raises 400.
     """
     if not properties.get("connector.class"):
-        raise HTTPException(400, f"Connector config {{{', '.join(properties)}}} contains no connector type")
+        raise HTTPException(
+            400, f"Connector config {{{', '.join(map(shown_key, properties))}}} contains no connector type"
+        )
     if not is_class(str(properties["connector.class"])):
         raise HTTPException(400, plugin.unknown(str(properties["connector.class"])))
     texts = {key: value for key, value in properties.items() if value is not None}

@@ -94,7 +94,8 @@ class ConnectorResources:
         changes = with_name(call.name, call.texts())
         with self._connectors.lock, not_found(f"Connector {call.name} not found"):
             stored = self._connectors.config(call.name)
-            merged = {**plugin.shown(stored), **changes}
+            names = plugin.shown_names(stored)
+            merged = {**plugin.shown(stored), **{names.get(key, key): value for key, value in changes.items()}}
             properties = {key: value for key, value in merged.items() if value is not None}
             self._store(call.name, self._checked(call.name, properties, stored, changes))
         return JSONResponse(self._shown(call.name))

@@ -6,7 +6,8 @@ All of it is read from `ConnectorSettings`. The shapes are those of a Kafka Conn
 from __future__ import annotations
 
 import types
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterable, Mapping
 from typing import Any, Literal, Union, get_args, get_origin
 
 from pydantic import SecretStr
@@ -17,7 +18,7 @@ from helenus_connector.config.model import SERVERS, Model
 from helenus_schemas import __version__
 from helenus_schemas.settings import masking
 from helenus_schemas.settings.model import EXPERT, Group
-from helenus_schemas.settings.properties import ConfigError, Problem
+from helenus_schemas.settings.properties import ConfigError, Problem, shown_key
 
 Json = dict[str, Any]
 INFO: Json = {"class": CLASS, "type": "source", "version": __version__}
@@ -42,8 +43,20 @@ def problems(properties: Mapping[str, str], source: str, model: Model, file: Map
 
 
 def shown(properties: Mapping[str, str]) -> dict[str, str]:
-    """Return properties with stars for their secrets."""
-    return {key: masking.shown(value, ConnectorSettings.hides(key, value)) for key, value in properties.items()}
+    """Return properties with stars for their secrets, also for those that are in keys."""
+    names = shown_names(properties)
+    return {names[key]: masking.shown(value, ConnectorSettings.hides(key, value)) for key, value in properties.items()}
+
+
+def shown_names(keys: Iterable[str]) -> dict[str, str]:
+    """Return keys as they may be shown. Of several that differ by their salts alone, the later ones have a number."""
+    names: dict[str, str] = {}
+    counts = Counter[str]()
+    for key in sorted(keys):
+        name = shown_key(key)
+        counts[name] += 1
+        names[key] = name if counts[name] == 1 else f"{name}{counts[name]}"
+    return names
 
 
 def restored(properties: Mapping[str, str], stored: Mapping[str, str]) -> dict[str, str]:
@@ -51,12 +64,20 @@ def restored(properties: Mapping[str, str], stored: Mapping[str, str]) -> dict[s
 
     Raises ConfigError for stars without a stored secret: they would be taken for the secret.
     """
-    masked = shown(stored)
-    unknown = [key for key, value in properties.items() if masking.STARS in value and value != masked.get(key)]
+    masked, names = shown(stored), {name: key for key, name in shown_names(stored).items()}
+    unknown = [
+        key
+        for key, value in properties.items()
+        if (masking.STARS in value and value != masked.get(key)) or (masking.STARS in key and key not in names)
+    ]
     if unknown:
         problem = "give the secret itself, there is none to keep"
         raise ConfigError([Problem("", key, properties[key], problem) for key in unknown])
-    return {key: stored[key] if masking.STARS in value else value for key, value in properties.items()}
+    texts: dict[str, str] = {}
+    for name, value in properties.items():
+        key = names.get(name, name)
+        texts[key] = stored[key] if masking.STARS in value else value
+    return texts
 
 
 def refuse_kept(properties: Mapping[str, str], stored: Mapping[str, str], file: Mapping[str, str]) -> None:
@@ -83,11 +104,20 @@ def refuse_carried(
         for key, value in properties.items()
         if value == stored.get(key)
         and ConnectorSettings.key_of(key) not in SERVERS
-        and (masking.refers(value) or masking.shown(value, ConnectorSettings.hides(key, value)) != value)
+        and (
+            masking.refers(value)
+            or masking.shown(value, ConnectorSettings.hides(key, value)) != value
+            or shown_key(key) != key
+        )
         and masking.STARS in (request.get(key) or masking.STARS)
     ]
     if keys:
-        raise ConfigError([Problem("", key, shown(stored)[key], problem) for key in keys])
+        raise ConfigError(
+            [
+                Problem("", key, masking.shown(stored[key], ConnectorSettings.hides(key, stored[key])), problem)
+                for key in keys
+            ]
+        )
 
 
 def definitions() -> list[Json]:

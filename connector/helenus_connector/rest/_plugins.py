@@ -14,6 +14,7 @@ from helenus_connector.control.connectors import Connectors
 from helenus_connector.rest import _definitions as plugin
 from helenus_connector.rest._call import Resources, RestCall
 from helenus_schemas.service import logs
+from helenus_schemas.settings.properties import shown_key
 
 _LOGGER = re.compile(r"[\w$]+([.-][\w$]+)*", re.ASCII)
 _LOGGER_LENGTH = 200
@@ -44,7 +45,9 @@ def _validate(call: RestCall, connectors: Connectors) -> Response:
     if named is not None and not _short(named).endswith(_short(plugin_name)):
         raise HTTPException(400, f"Included connector type {named} does not match request type {plugin_name}")
     if not named:
-        raise HTTPException(500, f"Connector config {{{', '.join(properties)}}} contains no connector type")
+        raise HTTPException(
+            500, f"Connector config {{{', '.join(map(shown_key, properties))}}} contains no connector type"
+        )
     if not is_class(named):
         raise HTTPException(500, plugin.unknown(named))
     return JSONResponse(plugin.validated(properties, connectors.model, connectors.file(properties.get("name", ""))))

@@ -10,14 +10,16 @@ from helenus_connector.shape.debezium.cassandra import DebeziumCassandra
 from helenus_connector.shape.debezium.envelope import Envelope
 from helenus_connector.shape.encoding.registry import SchemaIds
 from helenus_connector.shape.row.row import RowShape
+from helenus_connector.shape.selection.selected_shape import with_selection
 from helenus_schemas.cql.table import Table
 
 
 def make_shape(
     table: Table, settings: ConnectorSettings, registry: SchemaIds | None, topic: str = "", cluster: str | None = None
 ) -> Shape:
-    """Make the shape of a table's records. Registers their schemas, if there is a registry: raises as
-    `Registry.register`, and HelenusError TABLE_UNSUPPORTED. `cluster` is the name of Cassandra's.
+    """Make the shape of a table's records, which are of what may leave alone. Registers their schemas, if there is a
+    registry: raises as `Registry.register`, and HelenusError TABLE_UNSUPPORTED, and CONFIG as `with_selection`.
+    `cluster` is the name of Cassandra's.
     """
     shape: Shape
     match settings.output_format:
@@ -29,4 +31,4 @@ def make_shape(
             shape = Envelope(table, settings, registry, topic, cluster)
         case _:
             shape = RowShape(table, settings, registry, topic)
-    return with_schemas(shape, table, settings)
+    return with_selection(with_schemas(shape, table, settings), table, settings)

@@ -313,6 +313,9 @@ def _plan(
         problem = f"records of output.format={settings.output_format}, resolver={settings.resolver} can't be verified"
         advice = "only those can that have a whole row: of debezium with resolver=reread, and of formats of rows"
         raise HelenusError(Kind.CONFIG, problem, settings.name, advice)
+    if skipped := settings.skipped - {"t"}:
+        problem = f"a topic without the operations {', '.join(sorted(skipped))} is not to be as its table"
+        raise HelenusError(Kind.CONFIG, problem, settings.name, "only one without skipped.operations can be verified")
     with closing(data_log(worker)) as log, _connected(settings) as session:
         definition = read_definition(session, settings)
         assert definition is not None, "no version is known"

@@ -16,6 +16,7 @@ from helenus_connector.config.run_directory import use
 from helenus_connector.gate.event_content import decode_key
 from helenus_connector.interfaces.resolver import SchemaChanged
 from helenus_connector.query import worker_process
+from helenus_connector.shape.selection.row_selection import make_selection
 from helenus_connector.verify._contents import Contents, Values
 from helenus_connector.verify._entry import ASKED, KEY, ROW, VerifyEntry, batches, counts, entries
 from helenus_connector.verify._job import Task, Tokens, VerifyJob, begin, numbered, token_of
@@ -83,6 +84,7 @@ class RowEntries:
     def __init__(self, job: VerifyJob) -> None:
         self._codec = KeyCodec(job.table)
         self._contents = Contents(job.table, job.settings, job.keeps_schemas)
+        self._selection = make_selection(job.table, job.settings)
         self.keyless = 0
 
     def for_row(
@@ -96,8 +98,12 @@ class RowEntries:
         written: int | None = None,
     ) -> Iterator[VerifyEntry]:
         """Yield the entry of a row, or of a partition's `static` columns, if some are not null; without the columns
-        that a header `left_out` names.
+        that a header `left_out` names. A row that is not to be published has none; values are masked as records are.
         """
+        if self._selection is not None:
+            if self._selection.excludes_key(key) or not (static or self._selection.matches(key, values)):
+                return
+            values = self._selection.mask(values)
         try:
             name = self._codec.encode(key)
         except Malformed:

@@ -14,9 +14,9 @@ from pathlib import Path
 import javaproperties
 
 from helenus_schemas.settings import regular_files
+from helenus_schemas.settings.properties import STARS as STARS
 from helenus_schemas.settings.properties import parsed_content
 
-STARS = "*****"
 _REFERENCE = re.compile(r"\$\{(env|file):([^}]*)\}")
 _OTHER = re.compile(r"\$\{(?!(?:env|file):[^}]*\})([^}]*)(\}?)")
 _NO_FILE = (

@@ -367,6 +367,8 @@ class Settings(BaseModel):
             reason = "give true or false"
         elif kind == "literal_error":
             reason = "give one of " + ", ".join(filter(None, re.findall("'([^']*)'", limits["expected"])))
+        elif kind == "dict_type":
+            reason = f"it is the beginning of keys: give {key}.…"
         elif kind in _BOUNDS:
             reason = _BOUNDS[kind].format(**limits)
         elif words := re.search(r"match pattern '\^\(([\w|-]+)\)\$'", reason):

@@ -16,13 +16,23 @@ import structlog
 from helenus_schemas.errors import HelenusError, Kind
 
 T = TypeVar("T")
+STARS = "*****"
+_SALT = re.compile(r"(\.with\.salt\.|column\.mask\.hash\.(?!(?:v[0-9]+\.)?[^.\s]+\.with\.salt\.)).+", re.DOTALL)
+"""What follows in the name of a key, and in text with such a name, is a secret: the salt of a hash, or one that is
+misspelt."""
 _SHOWN_CHARACTERS = 200
 """Of a value in a message: two lines of a terminal, and longer than the values that people write."""
 
 
+def shown_key(key: str) -> str:
+    """Return a key's name, or text with such names in it, with stars for a salt: Debezium's keys have it there."""
+    return _SALT.sub(rf"\1{STARS}", key)
+
+
 @dataclass(frozen=True)
 class Problem:
-    """What is wrong with a property; `value` as it may be shown, None if the property is not there.
+    """What is wrong with a property; `value` as it may be shown, None if the property is not there. Key and reason are
+    shown as `shown_key` has them.
 
     Without `key`, the whole `source` is wrong.
     """
@@ -31,6 +41,10 @@ class Problem:
     key: str
     value: str | None
     reason: str
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "key", shown_key(self.key))
+        object.__setattr__(self, "reason", shown_key(self.reason))
 
     def __str__(self) -> str:
         if not self.key:
@@ -87,7 +101,7 @@ def read_properties(path: str | Path) -> dict[str, str]:
     pairs = _pairs(path)
     for key in _duplicates(pairs):
         structlog.get_logger(__name__).warning(
-            "config.duplicate", source=str(path), key=key, then="the last one counts"
+            "config.duplicate", source=str(path), key=shown_key(key), then="the last one counts"
         )
     return dict(pairs)
 
