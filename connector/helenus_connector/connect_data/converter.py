@@ -1,0 +1,69 @@
+"""The interface of converters, and Kafka's own: JsonConverter and StringConverter.
+
+{"k": 7} with its schema → {"schema": {"type": "struct", ...}, "payload": {"k": 7}}, or {"k": 7} alone
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any, Protocol
+
+from helenus_connector.connect_data.java_text import value_text
+from helenus_connector.connect_data.json_form import json_schema, json_value
+from helenus_connector.connect_data.schema import ConnectSchema
+from helenus_schemas.errors import HelenusError, Kind
+
+_CACHED_SCHEMAS = 1000
+
+
+class RecordConverter(Protocol):
+    """Makes the bytes of keys, or of values, of one topic's records. One thread calls it."""
+
+    def to_bytes(self, topic: str, schema: ConnectSchema | None, value: Any) -> bytes | None:
+        """Return the bytes of a key or value; None for None. Raises HelenusError(POISON_EVENT) if the value has no such
+        form, and as Registry.register.
+        """
+        ...
+
+
+class ConnectJson:
+    """JSON as Kafka Connect's JsonConverter writes it, with its schema or without."""
+
+    def __init__(self, has_schemas: bool) -> None:
+        self._has_schemas = has_schemas
+        self._openings: dict[int, tuple[ConnectSchema, str]] = {}
+
+    def to_bytes(self, topic: str, schema: ConnectSchema | None, value: Any) -> bytes | None:
+        if value is None:
+            return None
+        try:
+            payload = json.dumps(json_value(schema, value), ensure_ascii=False, separators=(",", ":"))
+            text = f"{self._opening(schema)}{payload}}}" if self._has_schemas else payload
+            return text.encode()
+        except (ValueError, TypeError, KeyError) as error:
+            raise HelenusError(Kind.POISON_EVENT, f"a value has no JSON form: {error}", topic) from None
+
+    def _opening(self, schema: ConnectSchema | None) -> str:
+        """Return what goes before a payload."""
+        if schema is None:
+            return '{"schema":null,"payload":'
+        cached = self._openings.get(id(schema))
+        if cached is None:
+            if len(self._openings) >= _CACHED_SCHEMAS:
+                self._openings.clear()
+            text = json.dumps(json_schema(schema), ensure_ascii=False, separators=(",", ":"))
+            cached = schema, f'{{"schema":{text},"payload":'
+            self._openings[id(schema)] = cached
+        return cached[1]
+
+
+class PlainText:
+    """Text as Kafka Connect's StringConverter writes it: what Java's `toString` makes of a value."""
+
+    def to_bytes(self, topic: str, schema: ConnectSchema | None, value: Any) -> bytes | None:
+        if value is None:
+            return None
+        try:
+            return value_text(schema, value).encode()
+        except ValueError as error:
+            raise HelenusError(Kind.POISON_EVENT, f"a value has no text form: {error}", topic) from None
