@@ -13,6 +13,7 @@ from helenus_connector.shape.row.row import shown_table
 from helenus_connector.shape.schemas import record_schemas, topic_schemas
 from helenus_schemas.avro import build as avro
 from helenus_schemas.cql.table import Table
+from helenus_schemas.errors import HelenusError, Kind
 from helenus_schemas.event import datastax
 from helenus_sinks.log import DeclaredSchemas
 
@@ -22,8 +23,12 @@ def subjects(worker: WorkerSettings, settings: ConnectorSettings) -> Iterator[st
     TRUNCATE, and of keys with a value of no bytes in a composite partition key. For topics on Pulsar yield objects of
     `topic` and `schema`: as its admin API takes it, and `pulsar-admin schemas upload`.
 
-    Raises HelenusError: as `connect`, TABLE_MISSING, TABLE_UNSUPPORTED.
+    Raises HelenusError: as `connect`, TABLE_MISSING, TABLE_UNSUPPORTED, CONFIG for a connector with transforms.
     """
+    if settings.has_transforms:
+        problem = "schemas of transformed records are known only when a record is transformed"
+        advice = "let the connector register them: value.converter.auto.register.schemas=true"
+        raise HelenusError(Kind.CONFIG, problem, settings.name, advice)
     tables = read(settings)
     for name in chosen(settings, tables):
         table_settings = settings.of_table(name)

@@ -9,9 +9,9 @@ from collections.abc import Mapping, Sequence
 from decimal import Decimal
 from typing import Any
 
+from helenus_connector.connect_data._json_form import json_schema, json_value
 from helenus_connector.connect_data.java_numbers import to_float32
 from helenus_connector.connect_data.java_text import header_bytes
-from helenus_connector.connect_data.json_form import json_schema, json_value
 from helenus_connector.connect_data.record import ConnectHeader, ConnectRecord
 from helenus_connector.connect_data.schema import DATE, DECIMAL, TIME, TIMESTAMP, ConnectSchema, SchemaField
 from helenus_connector.connect_data.times import from_milliseconds
@@ -68,7 +68,8 @@ def random_value(rng: random.Random, schema: ConnectSchema, required: bool = Fal
         assert schema.value_schema is not None
         return [random_value(rng, schema.value_schema) for _ in range(rng.randint(0, 3))]
     if schema.type == "map":
-        assert schema.key_schema is not None and schema.value_schema is not None
+        assert schema.key_schema is not None
+        assert schema.value_schema is not None
         # One at most: several have the order of Java's hashes.
         keys = [random_value(rng, schema.key_schema, required=True) for _ in range(rng.randint(0, 1))]
         return {key: random_value(rng, schema.value_schema) for key in keys}
@@ -135,8 +136,8 @@ def shown(record: ConnectRecord) -> dict[str, Any]:
     """A record as ConnectTransforms.java prints it."""
     plain = to_json(record)
     plain["headers"] = [
-        [*given, header_bytes(header.schema, header.value).decode()]
-        for given, header in zip(plain["headers"], record.headers, strict=True)
+        [*pair, header_bytes(header.schema, header.value).decode()]
+        for pair, header in zip(plain["headers"], record.headers, strict=True)
     ]
     return plain
 
@@ -177,7 +178,8 @@ def read_value(schema: ConnectSchema, form: Any) -> Any:
         assert schema.value_schema is not None
         return [read_value(schema.value_schema, item) for item in form]
     if schema.type == "map":
-        assert schema.key_schema is not None and schema.value_schema is not None
+        assert schema.key_schema is not None
+        assert schema.value_schema is not None
         pairs: Sequence[Any] = list(form.items()) if isinstance(form, dict) else form
         return {read_value(schema.key_schema, key): read_value(schema.value_schema, item) for key, item in pairs}
     if schema.name == DECIMAL:
@@ -193,7 +195,7 @@ def read_value(schema: ConnectSchema, form: Any) -> Any:
 def reread(answer: dict[str, Any]) -> dict[str, Any]:
     """What ConnectTransforms.java prints, with floats in as few digits as stand for them: Java before 19 has more."""
 
-    def again(node: Any) -> Any:
+    def read_again(node: Any) -> Any:
         if node is None or node["schema"] is None:
             return node
         schema = read_schema(node["schema"])
@@ -201,5 +203,5 @@ def reread(answer: dict[str, Any]) -> dict[str, Any]:
 
     if "topic" not in answer:
         return answer
-    headers = [[name, again(node), text] for name, node, text in answer["headers"]]
-    return {**answer, "key": again(answer["key"]), "value": again(answer["value"]), "headers": headers}
+    headers = [[name, read_again(node), text] for name, node, text in answer["headers"]]
+    return {**answer, "key": read_again(answer["key"]), "value": read_again(answer["value"]), "headers": headers}

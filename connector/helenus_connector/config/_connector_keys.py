@@ -50,6 +50,7 @@ class ConnectorKeys(StateSettings):
     """Whether Avro records need a Schema Registry."""
     aliases: ClassVar[Mapping[str, str | Alias]] = ALIASES
     text_lists: ClassVar[frozenset[str]] = _TEXT_LISTS
+    listed: ClassVar[frozenset[str]] = frozenset(("transforms", "predicates"))
     placeholders: ClassVar[Mapping[str, Sequence[str]]] = dict.fromkeys(TOPICS, ("keyspace", "table"))
 
     name: Annotated[Name, Group("Common", "HIGH")]
@@ -149,6 +150,12 @@ class ConnectorKeys(StateSettings):
     beyond 64 bits can't be published as a long."""
     time_precision_mode: Annotated[Literal["nanoseconds", "microseconds"], Group("Records", "LOW")] = "nanoseconds"
     """How values show a `time`: exactly, or in µs (`time-micros`), as DataStax's connector does."""
+    transforms: Annotated[PassThrough, Group("Transforms")] = {}
+    """`transforms` lists names of transforms, in their order; `transforms.NAME.type` is the class of each, of Kafka
+    Connect, of Debezium or of your own, `.predicate` and `.negate` say which records it applies to, and other keys are
+    the class's (docs/transforms.md)."""
+    predicates: Annotated[PassThrough, Group("Transforms")] = {}
+    """`predicates` lists names of predicates; `predicates.NAME.type` is the class of each."""
     schema_on_incompatible: Annotated[Literal["stop", "new-topic"], Group("Schema Registry")] = "stop"
     """When the registry, or Pulsar, refuses a table's new schema: stop, or go on in a new topic."""
     columns: Annotated[str, Group("Table")] = ".*"

@@ -15,6 +15,7 @@ from helenus_connector.config import _patterns, column_masks
 from helenus_connector.config._connector_keys import TOPICS, topic_name
 from helenus_connector.config._converters import CONNECT_JSON, ENVELOPES, Format, formats, is_avro, is_json
 from helenus_connector.config._topic_creation import check_topic_creation
+from helenus_connector.transforms.properties import LISTED, check_properties, names_in
 
 Problems = Iterator[tuple[str, str]]
 _DATA_TOPIC, _DEFAULT_FORMAT = "data.topic", "key-value-avro"
@@ -31,6 +32,16 @@ class ConnectorProperties:
     def text(self, key: str) -> str:
         """Return the value of a key, empty if it is not given."""
         return self.values.get(key, "")
+
+    @property
+    def converters(self) -> tuple[str, str]:
+        """Return the converters' classes, of keys and of values."""
+        return self.text("key.converter"), self.text("value.converter")
+
+    def below(self, key: str) -> dict[str, str]:
+        """Return the values of a key, under the empty name, and of those below it."""
+        keys = {name: value for name, value in self.values.items() if name.startswith(f"{key}.")}
+        return {LISTED: self.text(key), **{name[len(key) + 1 :]: value for name, value in keys.items()}}
 
     @property
     def has_tables(self) -> bool:
@@ -186,6 +197,29 @@ def _is_match(part: str, table: str) -> bool:
         return True
 
 
+def _check_transforms(connector: ConnectorProperties) -> Problems:
+    """Check the transforms and predicates, and refuse what can't be with transforms."""
+    transforms, predicates = connector.below("transforms"), connector.below("predicates")
+    yield from check_properties(transforms, predicates)
+    if not names_in(transforms):
+        return
+    for key, value, reason in _WITHOUT_TRANSFORMS:
+        if connector.text(key) == value:
+            yield "transforms", f"not with {key}={value}: {reason}"
+    likely = formats(*connector.converters)[:1] if any(connector.converters) else ()
+    if "json" in (connector.text("output.format"), *(() if connector.text("output.format") else likely)):
+        yield "transforms", "not with output.format=json: set output.format=key-value-json"
+    if not connector.needs_registry:
+        yield "transforms", "not on Pulsar: a topic there declares the schemas of its table"
+
+
+_WITHOUT_TRANSFORMS = (
+    ("state", "keys", "it reads the data topic back, as records were before they were transformed"),
+    ("markers", "false", "delete markers have a topic of their own there"),
+    ("schema.on.incompatible", "new-topic", "schemas are known only when a record is transformed: set it to stop"),
+)
+"""Keys, values, and why they do not go with transforms."""
+
 RULES: tuple[Callable[[ConnectorProperties], Problems], ...] = (
     _check_converters,
     _check_format,
@@ -200,4 +234,5 @@ RULES: tuple[Callable[[ConnectorProperties], Problems], ...] = (
     _check_conditions,
     _check_masks,
     _check_skipped,
+    _check_transforms,
 )

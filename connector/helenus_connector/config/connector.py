@@ -13,6 +13,7 @@ from helenus_connector.config._connector_keys import ConnectorKeys, topic_name
 from helenus_connector.config._connector_keys import is_class as is_class
 from helenus_connector.config._converters import CONNECT_JSON, ENVELOPES, is_avro
 from helenus_connector.config._topic_creation import TopicCreation, chooses_partitions, topic_creation
+from helenus_connector.transforms.properties import names_in
 
 
 class ConnectorSettings(ConnectorKeys):
@@ -35,6 +36,11 @@ class ConnectorSettings(ConnectorKeys):
         """Return whether keys, and values, are JSON that carries its schema."""
         of_key = self.key_converter == CONNECT_JSON and self.key_converter_schemas_enable
         return of_key, self.value_converter == CONNECT_JSON and self.value_converter_schemas_enable
+
+    @property
+    def has_transforms(self) -> bool:
+        """Return whether records are transformed."""
+        return bool(names_in(self.transforms))
 
     @property
     def is_envelope(self) -> bool:

@@ -8,8 +8,8 @@ from __future__ import annotations
 import json
 from typing import Any, Protocol
 
+from helenus_connector.connect_data._json_form import json_schema, json_value
 from helenus_connector.connect_data.java_text import value_text
-from helenus_connector.connect_data.json_form import json_schema, json_value
 from helenus_connector.connect_data.schema import ConnectSchema
 from helenus_schemas.errors import HelenusError, Kind
 

@@ -1,4 +1,4 @@
-"""Values as text, as Java's `toString` and Connect's `Values` write them: the forms of StringConverter and of headers."""
+"""Values as text, as Java's `toString` and Connect's `Values` write them: forms of StringConverter and headers."""
 
 from __future__ import annotations
 

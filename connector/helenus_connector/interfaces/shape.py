@@ -27,7 +27,8 @@ class ShapedRecord(NamedTuple):
 
     `key` is the event key of the row or marker, and `image` the row. `make` makes the record of another image of the
     same row: one with fewer columns, if the complete record is too large. `alike` replaces the record in a digest if
-    its value says more than the row's content does: two records with equal content then count as equal.
+    its value says more than the row's content does: two records with equal content then count as equal. `topic` is
+    where the record goes, if that is not the data topic.
     """
 
     record: Record
@@ -36,6 +37,7 @@ class ShapedRecord(NamedTuple):
     image: Image | None
     make: Callable[[Image | None], Record]
     alike: bytes | None = None
+    topic: str | None = None
 
 
 class Shape(Protocol):

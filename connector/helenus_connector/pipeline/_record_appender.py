@@ -14,6 +14,7 @@ from helenus_connector.pipeline.batch_outcome import BatchOutcome
 from helenus_connector.shape.row.row import is_marker, without_scope
 from helenus_schemas.errors import HelenusError, Kind
 from helenus_schemas.event.change import Scope
+from helenus_schemas.names import counted
 from helenus_sinks.log import Log
 
 _RELEASED_HEADER = ("gate", b"released")
@@ -28,6 +29,8 @@ class RecordAppender:
         self._keeps_rows = settings.state == "rows"
         self._versions = versions
         self._undeliverable = undeliverable
+        self._cleanup_policy = settings.cleanup_policy
+        self._routed_topics: set[str] = set()  # that are there, with the data topic's number of partitions
 
     def append(self, log: Log, resolved: ResolvedKey, outcome: BatchOutcome, shaped: ShapedRecord | None) -> None:
         """Append a record, or count and dead-letter what has none. Raises as the Log, and as `Undeliverable`."""
@@ -38,17 +41,21 @@ class RecordAppender:
             self._undeliverable.bury_row(log, resolved, shaped.key, shaped.cause, self._versions.is_altered)
         else:
             try:
-                self._append_record(log, resolved, outcome, shaped.record)
+                self._append_record(log, resolved, outcome, shaped.record, shaped.topic)
             except HelenusError as error:
                 if error.kind is not Kind.RECORD_TOO_LARGE:
                     raise
                 outcome.too_large += 1
-                append = partial(self._append_record, log, resolved, outcome)
+                append = partial(self._append_record, log, resolved, outcome, topic=shaped.topic)
                 self._undeliverable.replace_large_record(
                     log, resolved, shaped, self._versions.current.shape, append, error
                 )
 
-    def _append_record(self, log: Log, resolved: ResolvedKey, outcome: BatchOutcome, record: Record) -> None:
+    def _append_record(
+        self, log: Log, resolved: ResolvedKey, outcome: BatchOutcome, record: Record, topic: str | None = None
+    ) -> None:
+        if topic is not None and topic not in self._routed_topics:
+            self._create_topic(log, topic)
         if resolved.is_released:
             record = record._replace(headers=[*record.headers, _RELEASED_HEADER])
         if self._marker_topic is not None and resolved.read_rows is not None and is_marker(record):
@@ -57,6 +64,21 @@ class RecordAppender:
             if not self._versions.current.table.statics or resolved.scope is Scope.TABLE or self._keeps_rows:
                 return
             record = without_scope(record)  # what is left is the record of the static columns
-        log.append(self._versions.current.topic, resolved.partition, *record)
+        log.append(topic or self._versions.current.topic, resolved.partition, *record)
         resolved.records += 1
         outcome.records += 1
+
+    def _create_topic(self, log: Log, topic: str) -> None:
+        """Create a topic that a transform routes records to, if it is missing: with as many partitions as the data
+        topic, as a record's partition is that of its key in each. Raises HelenusError PARTITIONS_CHANGED too.
+        """
+        data_topic = self._versions.current.topic
+        partitions = log.topics().get(data_topic)
+        if partitions is None:
+            raise HelenusError(Kind.TOPIC_MISSING, "the data topic is gone", data_topic)
+        present = log.create(topic, partitions, {"cleanup.policy": self._cleanup_policy})
+        if present != partitions:
+            problem = f"a transform routes to a topic of {counted(present, 'partition')}, {data_topic} has {partitions}"
+            advice = "route to another topic, or delete that one if it is not needed; the connector makes it again"
+            raise HelenusError(Kind.PARTITIONS_CHANGED, problem, topic, advice)
+        self._routed_topics.add(topic)

@@ -142,4 +142,4 @@ class TableVersions:
 
     def _shape(self, table: Table, topic: str) -> Shape:
         cluster = getattr(self._session.cluster.metadata, "cluster_name", None)
-        return make_shape(table, self._settings, self._registry, self._settings.subject_prefix(topic), cluster)
+        return make_shape(table, self._settings, self._registry, topic, cluster)

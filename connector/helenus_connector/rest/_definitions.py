@@ -15,6 +15,9 @@ from pydantic.fields import FieldInfo
 
 from helenus_connector.config.connector import CLASS, ConnectorSettings
 from helenus_connector.config.model import SERVERS, Model
+from helenus_connector.transforms.catalog import CLASSES
+from helenus_connector.transforms.contract import REQUIRED, ConfigKey
+from helenus_connector.transforms.properties import LISTED, keys_of, names_in
 from helenus_schemas import __version__
 from helenus_schemas.settings import masking
 from helenus_schemas.settings.model import EXPERT, Group
@@ -128,22 +131,75 @@ def definitions() -> list[Json]:
     for key, field in fields.items():
         group = _group_of(field)
         order[group.section] = order.get(group.section, 0) + 1
-        kind = _kind(field)
         entries.append(
-            {
-                "name": key,
-                "type": kind,
-                "required": field.is_required(),
-                "default_value": None if field.is_required() else _text(field.default),
-                "importance": group.importance,
-                "documentation": texts.get(key),
-                "group": group.section,
-                "order_in_group": order[group.section],
-                "width": _WIDTHS.get(kind, "MEDIUM"),
-                "display_name": key.replace(".", " ").capitalize(),
-                "dependents": [],
-            }
+            _definition(
+                key,
+                _kind(key, field),
+                field.is_required(),
+                None if field.is_required() else _text(field.default),
+                group.importance,
+                texts.get(key),
+                group.section,
+                order[group.section],
+            )
         )
+    return entries
+
+
+def _definition(
+    key: str,
+    kind: str,
+    is_required: bool,
+    default: str | None,
+    importance: str,
+    documentation: str | None,
+    group: str | None,
+    order: int,
+) -> Json:
+    return {
+        "name": key,
+        "type": kind,
+        "required": is_required,
+        "default_value": default,
+        "importance": importance,
+        "documentation": documentation,
+        "group": group,
+        "order_in_group": order,
+        "width": _WIDTHS.get(kind, "MEDIUM"),
+        "display_name": key.replace(".", " ").capitalize(),
+        "dependents": [],
+    }
+
+
+def plugin_infos() -> list[Json]:
+    """Return the classes of transforms and predicates as `/connector-plugins` lists them."""
+    return [{"class": name, "type": plugin.type, "version": __version__} for name, plugin in CLASSES.items()]
+
+
+def plugin_definitions(keys: Iterable[ConfigKey], prefix: str = "", group: str | None = None) -> list[Json]:
+    """Return the definitions of the keys of a transform or predicate, whose names begin with `prefix`."""
+    return [
+        _definition(
+            f"{prefix}{key.name}",
+            key.type,
+            key.default is REQUIRED,
+            None if key.default is REQUIRED else _text(key.default),
+            key.importance,
+            key.documentation,
+            group,
+            order,
+        )
+        for order, key in enumerate(keys, 1)
+    ]
+
+
+def _definitions_of_plugins(properties: Mapping[str, str]) -> list[Json]:
+    """Return the definitions of the keys of the transforms and predicates that properties list."""
+    entries: list[Json] = []
+    for kind, title in (("transforms", "Transforms"), ("predicates", "Predicates")):
+        below = {key[len(kind) + 1 :]: text for key, text in properties.items() if key.startswith(f"{kind}.")}
+        for name in dict.fromkeys(names_in({LISTED: properties.get(kind, "")})):
+            entries += plugin_definitions(keys_of(kind, name, below), f"{kind}.{name}.", f"{title}: {name}")
     return entries
 
 
@@ -153,22 +209,29 @@ def validated(properties: Mapping[str, str], model: Model, file: Mapping[str, st
     found_problems = problems(properties, "config", model, file)
     values = {ConnectorSettings.key_of(key): value for key, value in shown(properties).items()}
     configs: list[Json] = []
-    for definition in definitions():
+    of_plugins = _definitions_of_plugins(properties)
+    for definition in [*definitions(), *of_plugins]:
         key = definition["name"]
         errors = [problem.reason for problem in found_problems if problem.key == key]
-        value = _value(key, values.get(key, definition["default_value"]), errors, _options(fields[key]))
+        options = _options(fields[key]) if key in fields else []
+        value = _value(key, values.get(key, definition["default_value"]), errors, options)
         configs.append({"definition": definition, "value": value})
     # A key that is not ours has no definition.
+    defined = {*fields, *(definition["name"] for definition in of_plugins)}
     unknown = (
         _value(problem.key, problem.value, [problem.reason], [])
         for problem in found_problems
-        if problem.key not in fields
+        if problem.key not in defined
     )
     configs += [{"definition": None, "value": value} for value in unknown]
     return {
         "name": CLASS,
         "error_count": sum(len(config["value"]["errors"]) for config in configs),
-        "groups": list(dict.fromkeys(_group_of(field).section for field in fields.values())),
+        "groups": list(
+            dict.fromkeys(
+                [*(_group_of(field).section for field in fields.values()), *(entry["group"] for entry in of_plugins)]
+            )
+        ),
         "configs": configs,
     }
 
@@ -197,8 +260,10 @@ def _types(field: FieldInfo) -> tuple[Any, ...]:
     return tuple(kind for kind in members if kind is not types.NoneType)
 
 
-def _kind(field: FieldInfo) -> str:
+def _kind(key: str, field: FieldInfo) -> str:
     """Return the type as Kafka Connect calls it."""
+    if key in ConnectorSettings.listed:
+        return "LIST"
     kind = _types(field)[0]
     names = {bool: "BOOLEAN", int: "INT", float: "DOUBLE", SecretStr: "PASSWORD", tuple: "LIST"}
     return names.get(get_origin(kind) or kind, "STRING")

@@ -13,6 +13,7 @@ from helenus_connector.config.connector import is_class
 from helenus_connector.control.connectors import Connectors
 from helenus_connector.rest import _definitions as plugin
 from helenus_connector.rest._call import Resources, RestCall
+from helenus_connector.transforms.catalog import CLASSES
 from helenus_schemas.service import logs
 from helenus_schemas.settings.properties import shown_key
 
@@ -25,7 +26,7 @@ _log = structlog.get_logger(__name__)
 def resources(connectors: Connectors) -> Resources:
     """Return the resources by path and method."""
     return {
-        "/connector-plugins": {"GET": lambda _: JSONResponse([plugin.INFO])},
+        "/connector-plugins": {"GET": _plugins},
         "/connector-plugins/{plugin}/config": {"GET": _definitions},
         "/connector-plugins/{plugin}/config/validate": {"PUT": lambda call: _validate(call, connectors)},
         "/admin/loggers": {"GET": _loggers},
@@ -33,7 +34,14 @@ def resources(connectors: Connectors) -> Resources:
     }
 
 
+def _plugins(call: RestCall) -> Response:
+    only_connectors = call.query.get("connectorsOnly", "true").lower() != "false"
+    return JSONResponse([plugin.INFO, *([] if only_connectors else plugin.plugin_infos())])
+
+
 def _definitions(call: RestCall) -> Response:
+    if (other := CLASSES.get(call.path["plugin"])) is not None:
+        return JSONResponse(plugin.plugin_definitions(other.keys))
     if not is_class(call.path["plugin"]):
         raise HTTPException(404, f"Unknown plugin {call.path['plugin']}.")
     return JSONResponse(plugin.definitions())

@@ -54,8 +54,8 @@ class ConfigKey:
             if not re.fullmatch(r"[+-]?\d+", value):
                 raise ValueError("give a whole number")
             value = int(value)
-        known = [choice.lower() for choice in self.choices] if self.ignores_case else self.choices
-        if known and (value.lower() if self.ignores_case else value) not in known:
+        choices = [choice.lower() for choice in self.choices] if self.ignores_case else self.choices
+        if choices and (value.lower() if self.ignores_case else value) not in choices:
             raise ValueError(f"give one of {', '.join(self.choices)}")
         if self.check is not None:
             self.check(value)

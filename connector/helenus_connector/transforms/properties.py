@@ -69,8 +69,8 @@ def make_steps(transforms: Mapping[str, str], predicates: Mapping[str, str]) -> 
 def _make(kind: str, name: str, properties: Mapping[str, str]) -> Any:
     plugin = find_class(properties[f"{name}.type"].strip(), KINDS[kind])
     prefix = f"{name}."
-    given = {key[len(prefix) :]: value for key, value in properties.items() if key.startswith(prefix)}
-    values = {key.name: key.parse(given[key.name]) if key.name in given else key.default for key in plugin.keys}
+    texts = {key[len(prefix) :]: value for key, value in properties.items() if key.startswith(prefix)}
+    values = {key.name: key.parse(texts[key.name]) if key.name in texts else key.default for key in plugin.keys}
     return plugin.make(values)
 
 

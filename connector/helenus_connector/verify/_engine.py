@@ -316,6 +316,9 @@ def _plan(
     if skipped := settings.skipped - {"t"}:
         problem = f"a topic without the operations {', '.join(sorted(skipped))} is not to be as its table"
         raise HelenusError(Kind.CONFIG, problem, settings.name, "only one without skipped.operations can be verified")
+    if settings.has_transforms:
+        problem = "records that transforms change can't be verified: they are not what the rows say"
+        raise HelenusError(Kind.CONFIG, problem, settings.name, "verify a connector without transforms")
     with closing(data_log(worker)) as log, _connected(settings) as session:
         definition = read_definition(session, settings)
         assert definition is not None, "no version is known"

@@ -127,6 +127,9 @@ class Settings(BaseModel):
     """By the beginning of a key that people write, that of the key they mean."""
     text_lists: ClassVar[frozenset[str]] = frozenset()
     """The names of fields of text that hold a list: blanks around its parts do not count."""
+    listed: ClassVar[frozenset[str]] = frozenset()
+    """The names of fields of type PassThrough whose own key lists the names that begin the keys below it. The list is
+    in the field under the empty name."""
     placeholders: ClassVar[Mapping[str, Sequence[str]]] = {}
     """By key the names that its value may have in it as `${NAME}`."""
     own_references: ClassVar[tuple[str, ...]] = ()
@@ -168,7 +171,9 @@ class Settings(BaseModel):
         values: dict[str, Any] = {}
         for key, value in raw.values.items():
             prefix = next((p for p in prefixes if key.startswith(p) and key not in keys.values()), None)
-            if prefix is None:
+            if key in cls.listed:
+                values.setdefault(key, {})[""] = value
+            elif prefix is None:
                 values[key] = value
             else:
                 values.setdefault(prefix[:-1], {})[key[len(prefix) :]] = value

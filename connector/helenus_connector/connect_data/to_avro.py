@@ -1,0 +1,258 @@
+"""Kafka Connect's schemas and values in Avro, as Confluent's AvroConverter writes them.
+
+struct ks.t {k: int32, optional} → {"type": "record", "name": "t", "namespace": "ks",
+                                    "fields": [{"name": "k", "type": ["null", "int"], "default": null}], ...}
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from io import BytesIO
+from typing import Any
+
+import fastavro
+
+from helenus_connector.connect_data._json_form import unscaled_bytes
+from helenus_connector.connect_data.schema import DATE, DECIMAL, TIME, TIMESTAMP, ConnectSchema
+from helenus_connector.connect_data.times import is_time, to_number
+from helenus_schemas.errors import HelenusError, Kind
+
+_NAMESPACE = "io.confluent.connect.avro"
+_TYPES = {
+    "int8": "int",
+    "int16": "int",
+    "int32": "int",
+    "int64": "long",
+    "float32": "float",
+    "float64": "double",
+    "boolean": "boolean",
+    "string": "string",
+    "bytes": "bytes",
+}
+_LOGICAL = {TIME: "time-millis", TIMESTAMP: "timestamp-millis", DATE: "date"}
+_ENUM = "io.confluent.connect.avro.Enum"
+_PRECISION = "connect.decimal.precision"
+_DEFAULT_PRECISION = 64
+_NAME = re.compile(r"[A-Za-z_]\w*", re.ASCII)
+_CACHED_SCHEMAS = 1000
+Write = Callable[[Any], Any]
+Register = Callable[[str, str], bytes]
+"""Registers a schema, as JSON text, in a subject, and returns the bytes that go before the Avro."""
+
+
+class AvroWriter:
+    """Encodes values of one schema. Raises ValueError for a schema without a form in Avro."""
+
+    def __init__(self, schema: ConnectSchema) -> None:
+        self._structs: dict[str, ConnectSchema] = {}
+        self._unnamed = 0
+        form = self._schema(schema)
+        self.text = json.dumps(form, separators=(",", ":"), ensure_ascii=False)
+        self._writer = fastavro.parse_schema(_without_logical_types(form))
+        self._write = _writer(schema)
+
+    def encode(self, value: Any) -> bytes:
+        """Return the Avro of a value. Raises ValueError for one that is not of the schema."""
+        out = BytesIO()
+        try:
+            fastavro.schemaless_writer(out, self._writer, value if self._write is None else self._write(value))
+        except (TypeError, KeyError, AttributeError, OverflowError) as error:
+            raise ValueError(str(error)) from None
+        return out.getvalue()
+
+    def _schema(self, schema: ConnectSchema) -> Any:
+        """Return the Avro schema; a struct that was defined before by its name."""
+        form = self._base(schema)
+        if isinstance(form, dict):
+            form |= _properties(schema)
+            form = form["type"] if form.keys() == {"type"} else form
+        if not schema.is_optional:
+            return form
+        return ["null", form] if schema.default is None else [form, "null"]
+
+    def _base(self, schema: ConnectSchema) -> Any:
+        match schema.type:
+            case "struct":
+                return self._struct(schema)
+            case "array":
+                assert schema.value_schema is not None
+                return {"type": "array", "items": self._schema(schema.value_schema)}
+            case "map":
+                return self._map(schema)
+        parameters = dict(schema.parameters)
+        if schema.type == "string" and _ENUM in parameters:
+            symbols = [value for name, value in schema.parameters if name.startswith(f"{_ENUM}.")]
+            return {"type": "enum", **_split(parameters[_ENUM]), "symbols": symbols}
+        return {"type": _TYPES[schema.type]}
+
+    def _struct(self, schema: ConnectSchema) -> Any:
+        plain = replace(schema, is_optional=False, default=None)
+        name = schema.name or self._next_name("ConnectDefault")
+        if (defined := self._structs.get(name)) is not None:
+            if defined != plain:
+                raise ValueError(f"two structs that differ have the name {name}")
+            return name
+        self._structs[name] = plain
+        return {"type": "record", **_split(name), "fields": self._fields(schema)}
+
+    def _fields(self, schema: ConnectSchema) -> list[Any]:
+        fields = []
+        for field in schema.fields:
+            if not _NAME.fullmatch(field.name):
+                raise ValueError(f"the field {field.name} has a name that Avro does not allow")
+            form: dict[str, Any] = {"name": field.name, "type": self._schema(field.schema)}
+            if field.schema.default is not None:
+                form["default"] = _default(field.schema)
+            elif field.schema.is_optional:
+                form["default"] = None
+            fields.append(form)
+        return fields
+
+    def _map(self, schema: ConnectSchema) -> Any:
+        key, value = schema.key_schema, schema.value_schema
+        assert key is not None
+        assert value is not None
+        if key.type == "string" and not key.is_optional:
+            return {"type": "map", "values": self._schema(value)}
+        name = schema.name or self._next_name("MapEntry")
+        members = ConnectSchema("struct", fields=())
+        self._structs.setdefault(name, members)
+        fields = [{"name": "key", "type": self._schema(key)}, {"name": "value", "type": self._schema(value)}]
+        entry = {"type": "record", **_split(name), "fields": fields, "connect.internal.type": "MapEntry"}
+        return {"type": "array", "items": entry}
+
+    def _next_name(self, name: str) -> str:
+        self._unnamed += 1
+        return f"{_NAMESPACE}.{name}{self._unnamed if self._unnamed > 1 else ''}"
+
+
+class AvroConverter:
+    """Avro behind what `register` returns for its schema, in the subject TOPIC-key or TOPIC-value.
+
+    `part` is `key` or `value`.
+    """
+
+    def __init__(self, register: Register, part: str) -> None:
+        self._register = register
+        self._part = part
+        self._writers: dict[int, tuple[ConnectSchema, AvroWriter]] = {}
+        self._frames: dict[tuple[str, str], bytes] = {}
+
+    def to_bytes(self, topic: str, schema: ConnectSchema | None, value: Any) -> bytes | None:
+        if value is None:
+            return None
+        try:
+            if schema is None:
+                raise ValueError("a value without a schema")
+            writer = self._writer(schema)
+            data = writer.encode(value)
+        except ValueError as error:
+            raise HelenusError(Kind.POISON_EVENT, f"a {self._part} has no Avro form: {error}", topic) from None
+        return self._frame(topic, writer.text) + data
+
+    def _writer(self, schema: ConnectSchema) -> AvroWriter:
+        cached = self._writers.get(id(schema))
+        if cached is None:
+            if len(self._writers) >= _CACHED_SCHEMAS:
+                self._writers.clear()
+            cached = schema, AvroWriter(schema)
+            self._writers[id(schema)] = cached
+        return cached[1]
+
+    def _frame(self, topic: str, text: str) -> bytes:
+        frame = self._frames.get((topic, text))
+        if frame is None:
+            frame = self._register(f"{topic}-{self._part}", text)
+            if len(self._frames) >= _CACHED_SCHEMAS:
+                self._frames.clear()
+            self._frames[topic, text] = frame
+        return frame
+
+
+def _properties(schema: ConnectSchema) -> dict[str, Any]:
+    """Return what the Avro schema says of Connect's."""
+    properties: dict[str, Any] = {}
+    if schema.doc is not None:
+        properties["connect.doc"] = schema.doc
+    if schema.version is not None:
+        properties["connect.version"] = schema.version
+    if schema.parameters:
+        properties["connect.parameters"] = dict(schema.parameters)
+    if schema.default is not None:
+        properties["connect.default"] = _default(schema)
+    if schema.name is not None:
+        properties["connect.name"] = schema.name
+    if schema.type in ("int8", "int16"):
+        properties["connect.type"] = schema.type
+    if schema.name == DECIMAL and schema.type == "bytes":
+        parameters = dict(schema.parameters)
+        scale, precision = int(parameters.get("scale", 0)), int(parameters.get(_PRECISION, _DEFAULT_PRECISION))
+        if 0 <= scale <= precision:
+            properties |= {"logicalType": "decimal", "precision": precision, "scale": scale}
+    elif is_time(schema):
+        properties["logicalType"] = _LOGICAL[schema.name or ""]
+    return properties
+
+
+def _split(name: str) -> dict[str, str]:
+    """Return the name and namespace of a full name. Raises ValueError for one that Avro does not allow."""
+    namespace, _, short = name.rpartition(".")
+    if not all(_NAME.fullmatch(part) for part in name.split(".")):
+        raise ValueError(f"the name {name} is one that Avro does not allow")
+    return {"name": short, "namespace": namespace} if namespace else {"name": short}
+
+
+def _default(schema: ConnectSchema) -> Any:
+    """Return a schema's default as Avro writes it in JSON."""
+    write = _writer(replace(schema, is_optional=False))
+    return _text_for_bytes(schema.default if write is None else write(schema.default))
+
+
+def _text_for_bytes(value: Any) -> Any:
+    if isinstance(value, bytes):
+        return value.decode("latin-1")
+    if isinstance(value, Mapping):
+        return {key: _text_for_bytes(item) for key, item in value.items()}
+    return [_text_for_bytes(item) for item in value] if isinstance(value, list) else value
+
+
+def _writer(schema: ConnectSchema) -> Write | None:
+    """Return what turns a value into that of the type without its logical one; None leaves it as it is."""
+    if schema.type == "struct":
+        writes = [(field.name, _nullable(_writer(field.schema)), field.schema.default) for field in schema.fields]
+        return lambda struct: {
+            name: write(default if struct[name] is None else struct[name]) for name, write, default in writes
+        }
+    if schema.type == "array":
+        assert schema.value_schema is not None
+        item = _nullable(_writer(schema.value_schema))
+        return lambda array: [item(value) for value in array]
+    if schema.type == "map":
+        assert schema.key_schema is not None
+        assert schema.value_schema is not None
+        key, value = _nullable(_writer(schema.key_schema)), _nullable(_writer(schema.value_schema))
+        if schema.key_schema.type == "string" and not schema.key_schema.is_optional:
+            return lambda entries: {k: value(v) for k, v in entries.items()}
+        return lambda entries: [{"key": key(k), "value": value(v)} for k, v in entries.items()]
+    if is_time(schema):
+        return to_number
+    if schema.name == DECIMAL and schema.type == "bytes":
+        return lambda decimal: unscaled_bytes(schema, decimal)
+    return None
+
+
+def _nullable(write: Write | None) -> Write:
+    if write is None:
+        return lambda value: value
+    return lambda value: None if value is None else write(value)
+
+
+def _without_logical_types(schema: Any) -> Any:
+    if isinstance(schema, list):
+        return [_without_logical_types(part) for part in schema]
+    if isinstance(schema, dict):
+        return {key: _without_logical_types(part) for key, part in schema.items() if key != "logicalType"}
+    return schema

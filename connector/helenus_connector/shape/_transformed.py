@@ -1,0 +1,194 @@
+"""Records that a connector's transforms change: those of another shape, made in Avro, decoded, transformed, and encoded
+by the connector's converters.
+
+    RowShape → Avro → ConnectRecord → transforms → ConnectRecord → JsonConverter → Record
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
+
+from helenus_connector.config.connector import ConnectorSettings
+from helenus_connector.connect_data.converter import ConnectJson, PlainText, RecordConverter
+from helenus_connector.connect_data.from_avro import AvroReader
+from helenus_connector.connect_data.java_text import header_bytes
+from helenus_connector.connect_data.record import ConnectHeader, ConnectRecord
+from helenus_connector.connect_data.schema import ConnectSchema
+from helenus_connector.connect_data.to_avro import AvroConverter
+from helenus_connector.interfaces.image import Image
+from helenus_connector.interfaces.resolved_key import ResolvedKey
+from helenus_connector.interfaces.shape import Record, Shape, ShapedRecord
+from helenus_connector.shape.encoding.forms import register_frame
+from helenus_connector.shape.encoding.registry import SchemaIds
+from helenus_connector.transforms.chain import TransformChain
+from helenus_connector.transforms.contract import TransformError
+from helenus_schemas.errors import HelenusError, Kind
+from helenus_schemas.settings import fields
+
+_FRAME = 5  # bytes of the Confluent wire format before the Avro
+_TEXT = ConnectSchema("string")
+_BINARY_HEADER = "exact_key"
+"""The only header of ours that is no text."""
+
+
+class LocalSchemas:
+    """Gives schemas ids that only this process uses: what is encoded with them is decoded here. See `SchemaIds`."""
+
+    def __init__(self) -> None:
+        self._ids: dict[str, int] = {}
+        self._readers: dict[int, AvroReader] = {}
+
+    def register(self, subject: str, schema: str) -> int:  # noqa: ARG002
+        return self._ids.setdefault(schema, len(self._ids))
+
+    def keep(self, subject: str, schema: str, value: str) -> int:  # noqa: ARG002
+        return self.register(subject, schema)
+
+    def reader(self, schema_id: int, has_cql_names: bool) -> AvroReader:
+        """Return what decodes the Avro of a schema."""
+        reader = self._readers.get(schema_id)
+        if reader is None:
+            text = next(text for text, number in self._ids.items() if number == schema_id)
+            reader = self._readers[schema_id] = AvroReader(text, has_cql_names)
+        return reader
+
+
+def settings_without_transforms(settings: ConnectorSettings) -> ConnectorSettings:
+    """Return the settings of the shape whose records are transformed: the same format, in Avro."""
+    output_format = settings.output_format if settings.is_envelope else "key-value-avro"
+    converters = {"key_converter": "", "value_converter": ""}
+    return settings.model_copy(update={"transforms": {}, "output_format": output_format, **converters})
+
+
+def _converter(part: str, settings: ConnectorSettings, registry: SchemaIds | None) -> RecordConverter:
+    """Return the converter of keys, or of values."""
+    is_key = part == "key"
+    name = settings.key_converter if is_key else settings.value_converter
+    other = settings.value_converter if is_key else settings.key_converter
+    if (name or other).endswith("StringConverter"):
+        return PlainText()
+    if settings.is_avro:
+        return AvroConverter(partial(register_frame, registry), part)
+    return ConnectJson(settings.json_schemas[0 if is_key else 1])
+
+
+class TransformedShape:
+    """Makes the transformed records of one version of a table: see `Shape`. `shape` makes records with the ids of
+    `schemas`. Registers the schemas of what the transforms make.
+    """
+
+    def __init__(
+        self,
+        shape: Shape,
+        schemas: LocalSchemas,
+        settings: ConnectorSettings,
+        registry: SchemaIds | None,
+        topic: str,
+    ) -> None:
+        self._shape = shape
+        self._schemas = schemas
+        self._topic = topic
+        self._events_topic = settings.events
+        self._has_text_keys = settings.key_compat == "cep44"
+        self._has_cql_names = not settings.is_avro
+        self._chain = TransformChain(settings.transforms, settings.predicates)
+        self._key_converter = _converter("key", settings, registry)
+        self._value_converter = _converter("value", settings, registry)
+
+    def records(self, resolved: ResolvedKey) -> Iterator[ShapedRecord | None]:
+        for shaped in self._shape.records(resolved):
+            if shaped is None or shaped.cause is not None:
+                yield shaped
+            elif (transformed := self._transformed(shaped, resolved)) is not None:
+                yield transformed
+
+    def rows(self, resolved: Sequence[ResolvedKey]) -> Sequence[Record | None]:
+        return [None] * len(resolved)
+
+    def smaller(self, image: Image) -> Iterator[tuple[Image, tuple[str, bytes]]]:
+        return self._shape.smaller(image)
+
+    def _transformed(self, shaped: ShapedRecord, resolved: ResolvedKey) -> ShapedRecord | None:
+        """Return a transformed record, or the cause why there is none; None if a transform drops it."""
+
+        def make(image: Image | None) -> Record:
+            remade = self._apply(shaped.make(image), shaped, resolved)
+            if remade is None:
+                problem = "a transform drops the record without its largest columns"
+                raise HelenusError(Kind.RECORD_TOO_LARGE, problem, self._topic)
+            return remade[0]
+
+        # What decides whether a key that is read again has changed is the record before the transforms.
+        plain = shaped.record
+        alike = shaped.alike or b"%d %s%s" % (len(plain.key or b""), plain.key or b"", plain.value or b"")
+        try:
+            applied = self._apply(plain, shaped, resolved)
+        except HelenusError as error:
+            if error.kind is not Kind.POISON_EVENT:
+                raise
+            placeholder = Record(None, str(error).encode(), ())
+            return ShapedRecord(placeholder, error, shaped.key, shaped.image, make)
+        if applied is None:
+            return None
+        record, topic = applied
+        return ShapedRecord(
+            record, None, shaped.key, shaped.image, make, alike, topic if topic != self._topic else None
+        )
+
+    def _apply(self, record: Record, shaped: ShapedRecord, resolved: ResolvedKey) -> tuple[Record, str] | None:
+        """Return the transformed record and its topic; None if it is dropped. Raises HelenusError POISON_EVENT, and as
+        the converters.
+        """
+        try:
+            changed = self._chain.apply(self._connect_record(record, shaped, resolved))
+            if changed is None:
+                return None
+            topic = fields.topic(changed.topic)
+            if not topic or topic == self._events_topic:
+                raise TransformError(f"a transform routes a record to the topic {topic!r}")
+            headers = [(header.name, header_bytes(header.schema, header.value)) for header in changed.headers]
+        except ValueError as error:
+            raise HelenusError(Kind.POISON_EVENT, str(error), self._topic) from error
+        key = self._key_converter.to_bytes(topic, changed.key_schema, changed.key)
+        return Record(key, self._value_converter.to_bytes(topic, changed.value_schema, changed.value), headers), topic
+
+    def _connect_record(self, record: Record, shaped: ShapedRecord, resolved: ResolvedKey) -> ConnectRecord:
+        key_schema, key = self._decoded(record.key, self._has_text_keys)
+        value_schema, value = self._decoded(record.value)
+        return ConnectRecord(
+            self._topic,
+            resolved.partition,
+            key_schema,
+            key,
+            value_schema,
+            value,
+            _timestamp(shaped, resolved),
+            tuple(_headers(record.headers)),
+        )
+
+    def _decoded(self, data: bytes | None, is_text: bool = False) -> tuple[ConnectSchema | None, object]:
+        if data is None:
+            return None, None
+        if is_text:
+            return _TEXT, data.decode()
+        reader = self._schemas.reader(int.from_bytes(data[1:_FRAME], "big"), self._has_cql_names)
+        return reader.schema, reader.decode(data[_FRAME:])
+
+
+def _timestamp(shaped: ShapedRecord, resolved: ResolvedKey) -> int | None:
+    """Return the write time of a row, in ms; without one, when the event that asked for it was appended."""
+    write_time = resolved.write_time
+    if shaped.key != resolved.key and shaped.image is not None:
+        write_time = shaped.image.write_time
+    if write_time is not None:
+        return write_time // 1000
+    return None if resolved.event is None else resolved.event.timestamp
+
+
+def _headers(headers: Iterable[tuple[str, bytes]]) -> Iterator[ConnectHeader]:
+    for name, value in headers:
+        if name == _BINARY_HEADER:
+            yield ConnectHeader(name, None, value)
+        else:
+            yield ConnectHeader(name, _TEXT, value.decode())

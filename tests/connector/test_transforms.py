@@ -1,0 +1,243 @@
+"""Transforms of a connector: from properties to records in their topics, and what is refused."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pytest
+from connector.staged import ALL, DATA, DEAD_LETTERS, Staged, int32, table
+
+from helenus_connector.config.connector import ConnectorSettings, PulsarConnectorSettings
+from helenus_connector.connect_data.record import ConnectRecord
+from helenus_connector.interfaces.image import Image
+from helenus_connector.interfaces.resolved_key import ResolvedKey
+from helenus_connector.shape._transformed import LocalSchemas
+from helenus_connector.shape.choice import make_shape
+from helenus_connector.testing.registry import MemoryRegistry
+from helenus_connector.transforms.contract import ConfigKey
+from helenus_schemas.cql.table import Column
+from helenus_schemas.cql.types import parse
+from helenus_schemas.errors import HelenusError, Kind
+from helenus_schemas.event.change import Change, Effect, Scope
+from helenus_schemas.settings.properties import ConfigError
+
+KAFKA = "org.apache.kafka.connect.transforms."
+T = table(("k", "int", "partition_key"))
+WIDE = replace(T, columns=(*T.columns, Column("w", parse("text")), Column("x", parse("timestamp"))))
+TOMBSTONES: Mapping[str, str] = {
+    "predicates": "gone",
+    "predicates.gone.type": f"{KAFKA}predicates.RecordIsTombstone",
+}
+
+
+class DoubleField:
+    """A transform of a user's own: doubles a field; drops a record where it is 7, and fails where it is 13."""
+
+    KEYS: ClassVar[Sequence[ConfigKey]] = (ConfigKey("field", "STRING", "The field to double."),)
+
+    def __init__(self, settings: Mapping[str, Any]) -> None:
+        self._field: str = settings["field"]
+        if self._field == "no":
+            raise ValueError("no is no field to double")
+
+    def apply(self, record: ConnectRecord) -> ConnectRecord | None:
+        if record.value is None or record.value[self._field] is None:
+            return record
+        if record.value[self._field] == 13:
+            raise RuntimeError("thirteen")
+        if record.value[self._field] == 7:
+            return None
+        return replace(record, value={**record.value, self._field: 2 * record.value[self._field]})
+
+
+OWN = f"{__name__}:DoubleField"
+
+
+def chain(*transforms: tuple[str, Mapping[str, str]], **more: str) -> dict[str, str]:
+    """Properties of transforms `a`, `b` and so on: each a class, and its keys."""
+    names = "abcdefgh"[: len(transforms)]
+    properties = {"transforms": ",".join(names), **more}
+    for name, (kind, keys) in zip(names, transforms, strict=True):
+        properties[f"transforms.{name}.type"] = kind if ":" in kind or kind.startswith("io.") else KAFKA + kind
+        properties |= {f"transforms.{name}.{key}": value for key, value in keys.items()}
+    return properties
+
+
+def written(stage: Staged, k: int, v: int | None, *others: bytes | None) -> None:
+    """Run a batch of one change of a row, which is as it was written."""
+    key = (int32(k),)
+    if v is None:
+        stage.live.pop(key, None)
+    else:
+        stage.live[key] = Image((int32(v), *others), 1_700_000_000_123_456)
+    change = Change(None, None, Scope.ROW, write_time=1_700_000_000_123_456, effect=int(Effect.LIVE))
+    stage.run(change, stage.codec.encode(key))
+
+
+def staged(directory: Path, monkeypatch: pytest.MonkeyPatch, definition: Any = T, **more: str) -> Staged:
+    stage = Staged(definition, directory, monkeypatch, **more)
+    stage.log.create(DATA, 1, {})
+    return stage
+
+
+def test_a_chain_in_its_order_with_a_predicate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    properties = chain(
+        ("ReplaceField$Value", {"renames": "v:number"}),
+        ("Cast$Value", {"spec": "number:string", "predicate": "gone", "negate": "true"}),
+        ("InsertField$Value", {"topic.field": "topic", "timestamp.field": "at!", "partition.field": "p"}),
+        ("RegexRouter", {"regex": "data-(.*)", "replacement": "routed.$1"}),
+        ("ExtractField$Key", {"field": "k"}),
+    )
+    stage = staged(tmp_path, monkeypatch, **properties, **TOMBSTONES)
+    written(stage, 1, 5)
+    written(stage, 1, None)
+    row = {"number": "5", "topic": DATA, "at": 1_700_000_000_123, "p": 0}
+    assert stage.records_of("routed.ks.t") == [(1, row), (1, None)]
+    assert stage.records_of(DATA) == []
+    assert stage.log.topics()["routed.ks.t"] == 1
+    (record, _) = stage.appended
+    assert dict(record.headers)["writetime"] == b"1700000000123456"
+
+
+def test_headers_and_schemas_in_json(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    converter = "org.apache.kafka.connect.json.JsonConverter"
+    more = {"key.converter": converter, "value.converter": converter, "output.format": "key-value-json"}
+    properties = chain(
+        ("HeaderFrom$Value", {"fields": "v", "headers": "number", "operation": "move"}),
+        ("DropHeaders", {"headers": "schema_id,writetime"}),
+        ("SetSchemaMetadata$Value", {"schema.name": "shop.Row", "schema.version": "2"}),
+    )
+    stage = staged(tmp_path, monkeypatch, WIDE, **properties, **more)
+    written(stage, 1, 5, b"text", (1500).to_bytes(8, "big"))
+    ((key, value),) = stage.records_of(DATA)
+    fields = [{"type": "int32", "optional": False, "field": "k"}]
+    assert key == {
+        "schema": {"type": "struct", "fields": fields, "optional": False, "name": "ks.t"},
+        "payload": {"k": 1},
+    }
+    timestamp = {"type": "int64", "optional": True, "name": "org.apache.kafka.connect.data.Timestamp", "version": 1}
+    assert value == {
+        "schema": {
+            "type": "struct",
+            "fields": [{"type": "string", "optional": True, "field": "w"}, {**timestamp, "field": "x"}],
+            "optional": False,
+            "name": "shop.Row",
+            "version": 2,
+        },
+        "payload": {"w": "text", "x": 1500},
+    }
+    assert stage.appended[0].headers == [("number", b"5")]
+
+
+def test_a_class_of_ones_own_drops_and_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    stage = staged(tmp_path, monkeypatch, **chain((OWN, {"field": "v"})), **ALL)
+    for k, v in ((1, 5), (2, 7), (3, 13), (4, -1)):
+        written(stage, k, v)
+    assert stage.records_of(DATA) == [({"k": 1}, {"v": 10}), ({"k": 4}, {"v": -2})]
+    (letter,) = (record for record in stage.appended if record.topic == DEAD_LETTERS)
+    assert b"transforms.a: RuntimeError: thirteen" in b" ".join(value for _, value in letter.headers)
+
+
+def test_a_failing_transform_stops_the_connector(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    stage = staged(tmp_path, monkeypatch, **chain((OWN, {"field": "v"})))
+    with pytest.raises(HelenusError, match=r"transforms\.a: RuntimeError: thirteen") as failure:
+        written(stage, 3, 13)
+    assert failure.value.kind is Kind.POISON_EVENT
+
+
+@pytest.mark.parametrize("name", ["events-ks.t", "no such topic", ""])
+def test_a_topic_that_is_none(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    stage = staged(tmp_path, monkeypatch, **chain(("RegexRouter", {"regex": ".*", "replacement": name})), **ALL)
+    written(stage, 1, 5)
+    assert [record.topic for record in stage.appended] == [DEAD_LETTERS]
+
+
+def test_a_routed_topic_has_the_data_topics_partitions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    stage = staged(tmp_path, monkeypatch, **chain(("RegexRouter", {"regex": ".*", "replacement": "other"})))
+    stage.log.create("other", 3, {})
+    with pytest.raises(HelenusError, match=r"a topic of 3 partitions, data-ks\.t has 1") as failure:
+        written(stage, 1, 5)
+    assert failure.value.kind is Kind.PARTITIONS_CHANGED
+
+
+def test_avro_is_registered_as_the_chain_made_it() -> None:
+    properties = {"name": "n", "keyspace": "ks", "table": "t", "value.converter.schema.registry.url": "http://r:1"}
+    routed = chain(("RegexRouter", {"regex": ".*", "replacement": "x"}), ("ReplaceField$Value", {"renames": "w:text"}))
+    settings = ConnectorSettings.from_properties({**properties, **routed}, "test")
+    registry = MemoryRegistry()
+    shape = make_shape(WIDE, settings, registry)
+    resolved = ResolvedKey("events-ks.t", 2, b"\x02", (int32(1),), Scope.ROW)
+    resolved.after, resolved.write_time = Image((int32(5), b"", None), 9_000), 9_000
+    (shaped,) = shape.records(resolved)
+    assert shaped is not None
+    assert shaped.topic == "x"
+    assert sorted(registry.subjects) == ["x-key", "x-value"]
+    value = json.loads(registry.schema(registry.subjects["x-value"]) or "")
+    assert [field["name"] for field in value["fields"]] == ["v", "text", "x"]
+    assert shaped.record.key == bytes(1) + registry.subjects["x-key"].to_bytes(4, "big") + b"\x02"
+    assert (shaped.record.value or b"")[5:] == b"\x02\x0a\x02\x00\x00"
+
+
+@pytest.mark.parametrize(
+    ("more", "key", "reason"),
+    [
+        ({"transforms": "a"}, "transforms.a.type", "required property is missing"),
+        (chain(("Nope", {})), "transforms.a.type", "there is no such transformation"),
+        (chain(("Cast", {"spec": "a:int8"})), "transforms.a.type", r"Cast\$Key or"),
+        (chain(("Cast$Value", {})), "transforms.a.spec", "required property is missing"),
+        (chain(("Cast$Value", {"spec": "a:int7"})), "transforms.a.spec", "int7 is no type"),
+        (
+            chain(("Cast$Value", {"spec": "a:int8", "spce": "x"})),
+            "transforms.a.spce",
+            r"did you mean transforms\.a\.spec",
+        ),
+        (chain(("MaskField$Value", {"fields": "a", "predicate": "p"})), "transforms.a.predicate", "does not list p"),
+        (chain(("HoistField$Key", {"field": "a", "negate": "x"})), "transforms.a.negate", "give true or false"),
+        (chain(("HoistField$Key", {"field": "a", "negate": "true"})), "transforms.a.negate", "no predicate to negate"),
+        (chain(("Filter", {})), "transforms.a.predicate", "every record would be dropped"),
+        (chain(("RegexRouter", {"regex": "(", "replacement": "x"})), "transforms.a.regex", "not a regular expression"),
+        (chain(("InsertField$Value", {})), "transforms.a.type", r"set topic\.field"),
+        (chain((OWN, {"field": "no"})), "transforms.a.type", "no is no field"),
+        (chain(("os:system", {})), "transforms.a.type", "no class system with KEYS and apply"),
+        (chain(("nope.none:X", {})), "transforms.a.type", "can't be imported"),
+        (chain(("predicates.RecordIsTombstone", {})), "transforms.a.type", "it is a predicate"),
+        (chain(("io.debezium.transforms.partitions.PartitionRouting", {})), "transforms.a.type", "order per key"),
+        ({"transforms.b.type": f"{KAFKA}Filter"}, "transforms.b.type", "transforms does not list b"),
+        ({"transforms": "a,a"}, "transforms", "a is listed twice"),
+        ({"predicates": "p"}, "predicates.p.type", "required property is missing"),
+        (chain(("Filter", {}), state="keys"), "transforms", "not with state=keys"),
+        (chain(("Filter", {}), **{"output.format": "json"}), "transforms", "set output.format=key-value-json"),
+        (
+            chain(("Filter", {}), **{"schema.on.incompatible": "new-topic"}),
+            "transforms",
+            "not with schema.on.incompatible=new-topic",
+        ),
+    ],
+)
+def test_what_is_wrong_is_named(more: Mapping[str, str], key: str, reason: str) -> None:
+    properties = {"name": "n", "keyspace": "ks", "table": "t", "output.format": "key-value-json", **more}
+    with pytest.raises(ConfigError) as failure:
+        ConnectorSettings.from_properties(properties, "test")
+    reasons = [problem.reason for problem in failure.value.problems if problem.key == key]
+    assert any(re.search(reason, text) for text in reasons), failure.value
+
+
+def test_none_on_pulsar() -> None:
+    properties = {"name": "n", "keyspace": "ks", "table": "t", **chain(("HoistField$Key", {"field": "a"}))}
+    with pytest.raises(ConfigError, match="not on Pulsar"):
+        PulsarConnectorSettings.from_properties(properties, "test")
+
+
+def test_local_schemas_have_one_id_for_one_schema() -> None:
+    schemas = LocalSchemas()
+    assert [schemas.register("a", '"int"'), schemas.keep("b", '"int"', ""), schemas.register("a", '"long"')] == [
+        0,
+        0,
+        1,
+    ]
+    assert schemas.reader(1, has_cql_names=False).decode(b"\x04") == 2
