@@ -6,6 +6,7 @@ import datetime
 import random
 from base64 import b64decode
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from decimal import Decimal
 from typing import Any
 
@@ -42,14 +43,8 @@ def random_schema(rng: random.Random, depth: int = 2, **more: Any) -> ConnectSch
         name = rng.choice((None, None, "io.debezium.time.NanoTime"))
         schema = ConnectSchema(rng.choice(SCALARS), name=name, doc=rng.choice((None, "a doc")), **more)  # type: ignore[arg-type]
     if rng.random() < 0.2:
-        return _with_default(schema, random_value(rng, schema, required=True))
+        return replace(schema, default=random_value(rng, schema, required=True))
     return schema
-
-
-def _with_default(schema: ConnectSchema, default: Any) -> ConnectSchema:
-    from dataclasses import replace
-
-    return replace(schema, default=default)
 
 
 def random_struct(rng: random.Random, depth: int = 2, names: str = "abcdef", **more: Any) -> ConnectSchema:
@@ -115,9 +110,33 @@ def random_record(rng: random.Random, schema: ConnectSchema, **more: Any) -> Con
         timestamp=rng.choice((None, 0, 1_709_164_800_123)),
         headers=tuple(headers[: rng.randint(0, 3)]),
     )
-    from dataclasses import replace
-
     return replace(record, **more)
+
+
+def random_envelope(rng: random.Random, has_defaults: bool) -> ConnectRecord:
+    """A record in Debezium's envelope: of a row that is there, of a delete with the row before it, or a tombstone."""
+    row = random_struct(rng, depth=1, is_optional=True, name="ks.t.Value", version=None)
+    while not has_defaults and "default" in str(json_schema(row)):
+        row = random_struct(rng, depth=1, is_optional=True, name="ks.t.Value", version=None)
+    number, text = ConnectSchema("int64", is_optional=True), ConnectSchema("string")
+    source = ConnectSchema("struct", fields=(SchemaField("table", text), SchemaField("ts_ms", number)))
+    fields = {"before": row, "after": row, "source": source, "op": text, "ts_ms": number}
+    schema = ConnectSchema(
+        "struct", name="ks.t.Envelope", fields=tuple(SchemaField(name, own) for name, own in fields.items())
+    )
+    op = rng.choice("cudr")
+    before, after = (random_value(rng, row, required=True) for _ in range(2))
+    value = {
+        "before": None if op in "cr" else before,
+        "after": None if op == "d" else after,
+        "source": {"table": rng.choice(("t", "u")), "ts_ms": rng.choice((None, 5))},
+        "op": op,
+        "ts_ms": 7,
+    }
+    gone = rng.random() < 0.15
+    more = {"value": None, "value_schema": None} if gone else {"value": value, "value_schema": schema}
+    record = random_record(rng, schema, **more)
+    return replace(record, headers=record.headers[:2])
 
 
 def to_json(record: ConnectRecord) -> dict[str, Any]:
@@ -165,7 +184,7 @@ def read_schema(form: Mapping[str, Any]) -> ConnectSchema:
         key_schema=read_schema(form["keys"]) if "keys" in form else None,
         value_schema=read_schema(form.get("items", form.get("values"))) if {"items", "values"} & form.keys() else None,
     )
-    return _with_default(schema, read_value(schema, form["default"])) if "default" in form else schema
+    return replace(schema, default=read_value(schema, form["default"])) if "default" in form else schema
 
 
 def read_value(schema: ConnectSchema, form: Any) -> Any:

@@ -724,6 +724,58 @@ def test_validate(api: Api) -> None:
     assert api.ask("PUT", f"/connector-plugins/{PLUGIN}/config/validate", {"keyspace": "ks"})[0] == 500
 
 
+TRANSFORMS = {
+    "transforms": "cast,route",
+    "transforms.cast.type": "org.apache.kafka.connect.transforms.Cast$Value",
+    "transforms.cast.spec": "a:string",
+    "transforms.cast.predicate": "gone",
+    "transforms.cast.negate": "true",
+    "transforms.route.type": "org.apache.kafka.connect.transforms.RegexRouter",
+    "transforms.route.regex": "data-(.*)",
+    "transforms.route.replacement": "$1",
+    "predicates": "gone",
+    "predicates.gone.type": "org.apache.kafka.connect.transforms.predicates.RecordIsTombstone",
+}
+
+
+def test_transforms_are_plugins(api: Api) -> None:
+    kinds = [plugin["type"] for plugin in api.ask("GET", "/connector-plugins?connectorsOnly=false")[1]]
+    assert {kind: kinds.count(kind) for kind in kinds} == {"source": 1, "transformation": 31, "predicate": 3}
+    assert len(api.ask("GET", "/connector-plugins")[1]) == 1
+    plugin = "org.apache.kafka.connect.transforms.RegexRouter"
+    answer = api.ask("GET", f"/connector-plugins/{plugin}/config")[1]
+    assert [(key["name"], key["type"], key["required"]) for key in answer] == [
+        ("regex", "STRING", True),
+        ("replacement", "STRING", True),
+    ]
+
+
+def test_transforms_are_validated(api: Api) -> None:
+    path = f"/connector-plugins/{PLUGIN}/config/validate"
+    good = {**CONFIG, "name": "f1", **TRANSFORMS, "output.format": "key-value-json"}
+    answer = api.ask("PUT", path, good)[1]
+    assert answer["error_count"] == 0, [c["value"] for c in answer["configs"] if c["value"]["errors"]]
+    assert answer["groups"][-3:] == ["Transforms: cast", "Transforms: route", "Predicates: gone"]
+    values = {config["value"]["name"]: config for config in answer["configs"]}
+    assert values["transforms"]["value"]["value"] == "cast,route"
+    assert values["transforms"]["definition"]["type"] == "LIST"
+    assert values["transforms.cast.spec"]["value"]["value"] == "a:string"
+    assert values["transforms.cast.spec"]["definition"]["group"] == "Transforms: cast"
+    assert values["transforms.route.negate"]["value"]["value"] == "false"
+    bad = {**good, "transforms.cast.spec": "a:x", "transforms.route.rgex": "x", "transforms.cast.predicate": "none"}
+    del bad["transforms.route.regex"]
+    answer = api.ask("PUT", path, bad)[1]
+    errors = {c["value"]["name"]: c["value"]["errors"] for c in answer["configs"] if c["value"]["errors"]}
+    assert errors == {
+        "transforms.cast.spec": [
+            "x is no type to cast to: give one of int8, int16, int32, int64, float32, float64, boolean, string"
+        ],
+        "transforms.cast.predicate": ["predicates does not list none"],
+        "transforms.route.regex": ["required property is missing"],
+        "transforms.route.rgex": ["unknown property, did you mean transforms.route.regex?"],
+    }
+
+
 def test_the_class_of_datastax(api: Api) -> None:
     theirs = "com.datastax.oss.kafka.source.KafkaCassandraSourceConnector"
     assert api.ask("PUT", "/connectors/f1/config", {**CONFIG, "connector.class": theirs})[0] == 201

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Generic, Literal, TypeVar
 
-from helenus_connector.connect_data.record import ConnectHeader, ConnectRecord
+from helenus_connector.connect_data.record import ConnectRecord
 from helenus_connector.connect_data.schema import ConnectSchema, SchemaField
 from helenus_connector.transforms.contract import ConfigKey, TransformError
 
@@ -90,6 +90,8 @@ def put(schema: ConnectSchema, field: str, value: Any) -> Any:
     return value
 
 
-def header_values(record: ConnectRecord, name: str) -> list[ConnectHeader]:
-    """Return the headers of a name."""
-    return [header for header in record.headers if header.name == name]
+def check_unique(fields: Sequence[SchemaField]) -> None:
+    """Raise TransformError for two fields of one name."""
+    names = [field.name for field in fields]
+    if len(set(names)) < len(names):
+        raise TransformError(f"two fields would have the name {next(n for n in names if names.count(n) > 1)}")

@@ -17,6 +17,7 @@ from helenus_connector.transforms._record_part import (
     RecordPart,
     SchemaCache,
     Struct,
+    check_unique,
     copy_basics,
     field_value,
     put,
@@ -66,7 +67,7 @@ class ReplaceField:
             for field in schema.fields
             if field.name not in self._excluded and (not self._included or field.name in self._included)
         ]
-        _check_unique(fields)
+        check_unique(fields)
         # As Kafka, which finds a field's value by its new name: of two that have it, it would be the renamed one.
         by_name = {field.name: field for field in schema.fields}
         sources = [(field.name, by_name[self._sources.get(field.name, field.name)]) for field in fields]
@@ -145,7 +146,7 @@ class Flatten:
 
     def _make_schema(self, schema: ConnectSchema) -> ConnectSchema:
         fields = list(self._fields(schema, "", schema.is_optional, schema.default))
-        _check_unique(fields)
+        check_unique(fields)
         return copy_basics(schema, fields=tuple(fields))
 
     def _fields(
@@ -231,9 +232,3 @@ class SetSchemaMetadata:
         if schema.type == "struct" and value is not None:
             value = {field.name: field_value(value, field, self._with_default) for field in schema.fields}
         return self._part.replace(record, self._schemas.get(schema), value)
-
-
-def _check_unique(fields: Sequence[SchemaField]) -> None:
-    names = [field.name for field in fields]
-    if len(set(names)) < len(names):
-        raise TransformError(f"two fields would have the name {next(n for n in names if names.count(n) > 1)}")

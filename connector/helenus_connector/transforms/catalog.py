@@ -10,9 +10,13 @@ from typing import Any, Literal
 
 from helenus_connector.transforms import (
     _cast,
+    _debezium_envelope,
+    _header_to_value,
     _headers,
+    _logical_router,
     _predicates,
     _routers,
+    _scripted,
     _structure,
     _timestamps,
     _values,
@@ -71,7 +75,21 @@ def _kafka_classes() -> Iterator[PluginClass]:
         yield PluginClass(f"{_KAFKA}predicates.{predicate.__name__}", "predicate", predicate.KEYS, predicate)
 
 
-CLASSES: Mapping[str, PluginClass] = {plugin.name: plugin for plugin in _kafka_classes()}
+_DEBEZIUM: Mapping[str, Any] = {
+    "ByLogicalTableRouter": _logical_router.ByLogicalTableRouter,
+    "ContentBasedRouter": _scripted.ContentBasedRouter,
+    "ExtractNewRecordState": _debezium_envelope.ExtractNewRecordState,
+    "Filter": _scripted.ExpressionFilter,
+    "HeaderToValue": _header_to_value.HeaderToValue,
+}
+
+
+def _debezium_classes() -> Iterator[PluginClass]:
+    for name, plugin in _DEBEZIUM.items():
+        yield PluginClass(f"io.debezium.transforms.{name}", "transformation", plugin.KEYS, plugin)
+
+
+CLASSES: Mapping[str, PluginClass] = {plugin.name: plugin for plugin in (*_kafka_classes(), *_debezium_classes())}
 """By name, in the order in which they are listed."""
 _REFUSED: Mapping[str, str] = {
     "io.debezium.transforms.partitions.PartitionRouting": (
