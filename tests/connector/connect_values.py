@@ -139,6 +139,36 @@ def random_envelope(rng: random.Random, has_defaults: bool) -> ConnectRecord:
     return replace(record, headers=record.headers[:2])
 
 
+def random_outbox(rng: random.Random) -> ConnectRecord:
+    """A record in Debezium's envelope of an outbox table's row."""
+    text, number = (
+        ConnectSchema("string", is_optional=True),
+        ConnectSchema("int64", name="io.debezium.time.MicroTimestamp"),
+    )
+    version = ConnectSchema("int32")
+    columns = {"id": ConnectSchema("string"), "aggregatetype": text, "aggregateid": text, "payload": text}
+    columns |= {"type": text, "at": number, "v": version}
+    row = ConnectSchema("struct", True, "ks.outbox.Value", fields=tuple(SchemaField(n, s) for n, s in columns.items()))
+    fields = {"before": row, "after": row, "op": ConnectSchema("string"), "ts_ms": ConnectSchema("int64")}
+    schema = ConnectSchema(
+        "struct", name="ks.outbox.Envelope", fields=tuple(SchemaField(name, own) for name, own in fields.items())
+    )
+    op = rng.choice("ccccrud")
+    after = {
+        "id": rng.choice("abc"),
+        "aggregatetype": rng.choice(("order", "user.x")),
+        "aggregateid": rng.choice(("7", None)),
+        "payload": rng.choice(("{}", "text", "", " ", None)),
+        "type": rng.choice(("made", None)),
+        "at": 1_700_000_000_123_456,
+        "v": rng.choice((1, 2)),
+    }
+    value = {"before": None, "after": None if op == "d" else after, "op": op, "ts_ms": 7}
+    gone = rng.random() < 0.1
+    more = {"value": None, "value_schema": None} if gone else {"value": value, "value_schema": schema}
+    return random_record(rng, schema, partition=None, **more)
+
+
 def to_json(record: ConnectRecord) -> dict[str, Any]:
     """A record as ConnectTransforms.java takes it."""
     return {

@@ -740,7 +740,7 @@ TRANSFORMS = {
 
 def test_transforms_are_plugins(api: Api) -> None:
     kinds = [plugin["type"] for plugin in api.ask("GET", "/connector-plugins?connectorsOnly=false")[1]]
-    assert {kind: kinds.count(kind) for kind in kinds} == {"source": 1, "transformation": 31, "predicate": 3}
+    assert {kind: kinds.count(kind) for kind in kinds} == {"source": 1, "transformation": 32, "predicate": 3}
     assert len(api.ask("GET", "/connector-plugins")[1]) == 1
     plugin = "org.apache.kafka.connect.transforms.RegexRouter"
     answer = api.ask("GET", f"/connector-plugins/{plugin}/config")[1]

@@ -9,7 +9,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from connector.connect_values import random_envelope, random_record, random_struct, reread, shown, to_json
+from connector.connect_values import (
+    random_envelope,
+    random_outbox,
+    random_record,
+    random_struct,
+    reread,
+    shown,
+    to_json,
+)
 from schemas.java import Program
 
 from helenus_connector.connect_data.record import ConnectRecord
@@ -113,6 +121,24 @@ DEBEZIUM: Sequence[tuple[str, Mapping[str, str]]] = (
         },
     ),
     ("ByLogicalTableRouter", {"topic.regex": ".*", "topic.replacement": "x", "key.enforce.uniqueness": "false"}),
+    ("outbox.EventRouter", {}),
+    (
+        "outbox.EventRouter",
+        {
+            "table.fields.additional.placement": "type:header:kind,v:envelope,type:envelope:of",
+            "route.by.field": "aggregatetype",
+            "route.topic.regex": "(.*)\\.x",
+            "route.topic.replacement": "$1-events",
+            "route.tombstone.on.empty.payload": "true",
+        },
+    ),
+    ("outbox.EventRouter", {"table.field.event.timestamp": "at", "table.field.event.key": "id"}),
+    ("outbox.EventRouter", {"table.fields.additional.placement": "nope:header"}),
+    (
+        "outbox.EventRouter",
+        {"table.fields.additional.placement": "nope:header", "table.fields.additional.error.on.missing": "false"},
+    ),
+    ("outbox.EventRouter", {"table.op.invalid.behavior": "fatal", "table.field.event.payload": "nope"}),
     ("HeaderToValue", {"headers": "op,writetime", "fields": "operation,at", "operation": "copy"}),
     ("HeaderToValue", {"headers": "op", "fields": "source.operation", "operation": "move"}),
     ("HeaderToValue", {"headers": "writetime", "fields": "source.at", "operation": "move"}),
@@ -141,6 +167,9 @@ def result(plugin: PluginClass, config: Mapping[str, str], record: ConnectRecord
 def records_of(name: str, config: Mapping[str, str]) -> Iterator[ConnectRecord]:
     rng = random.Random(f"{name} {sorted(config.items())}")
     for index in range(RECORDS):
+        if name.endswith("EventRouter"):
+            yield random_outbox(rng)
+            continue
         if name.startswith("io.debezium."):
             # Of fields that are null and have a default, 3.5's router makes the default, and newer ones nothing.
             yield random_envelope(rng, has_defaults="Router" not in name)

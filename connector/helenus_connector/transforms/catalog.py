@@ -14,6 +14,7 @@ from helenus_connector.transforms import (
     _header_to_value,
     _headers,
     _logical_router,
+    _outbox,
     _predicates,
     _routers,
     _scripted,
@@ -81,6 +82,7 @@ _DEBEZIUM: Mapping[str, Any] = {
     "ExtractNewRecordState": _debezium_envelope.ExtractNewRecordState,
     "Filter": _scripted.ExpressionFilter,
     "HeaderToValue": _header_to_value.HeaderToValue,
+    "outbox.EventRouter": _outbox.EventRouter,
 }
 
 
