@@ -7,6 +7,7 @@ import json
 import logging
 import os
 import socket
+import sys
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -25,7 +26,7 @@ from cryptography.hazmat.primitives.serialization import (
 
 from helenus_connector.config.connector import ConnectorSettings
 from helenus_connector.config.files import load
-from helenus_connector.config.model import SERVERS
+from helenus_connector.config.model import SERVERS, Model
 from helenus_connector.config.worker import WorkerSettings
 from helenus_connector.control.connectors import Connectors
 from helenus_connector.history import History
@@ -1025,3 +1026,24 @@ def test_the_workers_id(tmp_path: Path) -> None:
     named = settings(tmp_path, listeners="http://0.0.0.0:8083", rest_advertised_host_name="public")
     assert named.worker_id == "public:8083"
     assert settings(tmp_path, listeners="http://[::1]:8083").listener == ("::1", 8083)
+
+
+def test_no_module_is_imported_for_who_may_use_the_api(api: Api) -> None:
+    """`this` prints when it is imported: whatever a module does then, anyone could have it done."""
+    sys.modules.pop("this", None)
+    foreign = {"transforms": "mine", "transforms.mine.type": "this:Zen"}
+    config = {**CONFIG, "output.format": "key-value-json", **foreign}
+    for method, path in (
+        ("PUT", f"/connector-plugins/{PLUGIN}/config/validate"),
+        ("PUT", "/connectors/foreign/config"),
+        ("GET", "/connector-plugins/this:Zen/config"),
+    ):
+        answer = api.ask(method, path, {**config, "name": "foreign"} if method == "PUT" else None)
+        assert "plugin.packages" in str(answer) or answer[0] == 404
+    assert "this" not in sys.modules
+
+
+def test_classes_of_named_packages_and_of_files_may_be_used() -> None:
+    properties = {"transforms.mine.type": "acme.masks:Mask", "predicates.p.type": "acmes:P"}
+    assert Model(ConnectorSettings, packages=("acme",)).foreign_classes(properties, {}) == ["predicates.p.type"]
+    assert not Model(ConnectorSettings).foreign_classes(properties, properties)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 from helenus_connector.config.connector import ConnectorSettings
 from helenus_schemas.settings import masking
+from helenus_schemas.settings.properties import ConfigError, Problem
 
+_CLASS_KEY = re.compile(r"(transforms|predicates)\..+\.type", re.DOTALL)
 _REGISTRY = "value.converter.schema.registry."
 SERVERS = frozenset(
     {f"cassandra.{key}" for key in ("contact.points", "port", "ssl.enabled", "ssl.cafile", "ssl.check.hostname")}
@@ -21,13 +24,14 @@ class Model:
     """How connectors' properties are read: into which settings, and where on Pulsar their topics are.
 
     A place is `persistent://tenant/namespace/`, empty on Kafka, and None while the worker's file is wrong.
-    `allowed` says which references properties that come over REST may have.
+    `allowed` says which references properties that come over REST may have, and `packages` whose classes they may name.
     """
 
     settings: type[ConnectorSettings]
     events: str | None = None
     data: str | None = None
     allowed: masking.Allowed = masking.NONE
+    packages: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         self.settings.model_rebuild()  # before threads of REST, which may all be the first, validate
@@ -38,9 +42,25 @@ class Model:
         """Read settings as `Settings.from_properties`. Properties that `file`, the connector's own file, has as well
         may refer to any secret, if the servers are those of the file.
         """
+        if foreign_keys := self.foreign_classes(properties, file or {}):
+            problem = "classes of this package are not imported for connectors made over REST: "
+            problem += "name it in plugin.packages of the worker's file"
+            raise ConfigError([Problem(source, key, properties[key], problem) for key in foreign_keys])
         context = {"events": self.events, "data": self.data}
         trusted = file if file and self.names_servers_of(file, properties) else None
         return self.settings.from_properties(properties, source, context=context, allowed=self.allowed, trusted=trusted)
+
+    def foreign_classes(self, properties: Mapping[str, str], file: Mapping[str, str]) -> list[str]:
+        """Return the keys that name a class of a user's own which only a connector's own `file` may name: to import it
+        runs code.
+        """
+        named = {key: text.strip() for key, text in properties.items() if _CLASS_KEY.fullmatch(key) and ":" in text}
+        return [
+            key
+            for key, name in named.items()
+            if properties[key] != file.get(key)
+            and not any(f"{name.partition(':')[0]}.".startswith(f"{package}.") for package in self.packages)
+        ]
 
     def names_servers_of(self, file: Mapping[str, str], properties: Mapping[str, str]) -> bool:
         """Return whether properties have the same values as the connector's own `file` for the servers that get its

@@ -92,6 +92,9 @@ class WorkerSettings(PulsarSettings, KafkaSettings, LogSettings):
     config_providers_env_param_allowlist_pattern: Annotated[str, Group("REST", "LOW")] = ""
     """Regular expression for the variables that connectors made over REST may refer to as `${env:NAME}`; default: none.
     """
+    plugin_packages: Annotated[CommaList, Group("REST", "LOW")] = ()
+    """Python packages of your own whose classes connectors made over REST may name in `transforms.NAME.type`; default:
+    none. A connector's file may name any that is installed."""
     checkpoint_dir: Annotated[Path, Group("Worker", "HIGH")]
     """Directory of positions, on a persistent disk that the driver's next machine can read."""
     batch_interval_ms: Annotated[Milliseconds, Group("Worker")] = 0
@@ -218,7 +221,7 @@ class WorkerSettings(PulsarSettings, KafkaSettings, LogSettings):
             self.config_providers_env_param_allowlist_pattern,
             self._own,
         )
-        return Model(settings, places[self.log], places[self.log_of_data], allowed)
+        return Model(settings, places[self.log], places[self.log_of_data], allowed, self.plugin_packages)
 
     @property
     def producer_config(self) -> dict[str, str]:

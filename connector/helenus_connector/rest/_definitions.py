@@ -209,7 +209,8 @@ def validated(properties: Mapping[str, str], model: Model, file: Mapping[str, st
     found_problems = problems(properties, "config", model, file)
     values = {ConnectorSettings.key_of(key): value for key, value in shown(properties).items()}
     configs: list[Json] = []
-    of_plugins = _definitions_of_plugins(properties)
+    foreign_keys = model.foreign_classes(properties, file)  # which are not imported
+    of_plugins = _definitions_of_plugins({key: text for key, text in properties.items() if key not in foreign_keys})
     for definition in [*definitions(), *of_plugins]:
         key = definition["name"]
         errors = [problem.reason for problem in found_problems if problem.key == key]
