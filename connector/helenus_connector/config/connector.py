@@ -178,7 +178,11 @@ class ConnectorSettings(ConnectorKeys):
     @property
     def data_creation(self) -> TopicCreation:
         """Return how the data topic is created."""
-        return topic_creation(self.topic_creation, self.data, self.cleanup_policy)
+        return self.creation_of(self.data)
+
+    def creation_of(self, topic: str) -> TopicCreation:
+        """Return how a topic with records is created, also one that a transform routes them to."""
+        return topic_creation(self.topic_creation, topic, self.cleanup_policy)
 
     @property
     def has_dead_letters(self) -> bool:

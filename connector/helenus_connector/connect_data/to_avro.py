@@ -132,12 +132,13 @@ class AvroWriter:
 class AvroConverter:
     """Avro behind what `register` returns for its schema, in the subject TOPIC-key or TOPIC-value.
 
-    `part` is `key` or `value`.
+    `part` is `key` or `value`. `subject_prefix` returns what takes the topic's place in a subject.
     """
 
-    def __init__(self, register: Register, part: str) -> None:
+    def __init__(self, register: Register, part: str, subject_prefix: Callable[[str], str] = str) -> None:
         self._register = register
         self._part = part
+        self._subject_prefix = subject_prefix
         self._writers: dict[int, tuple[ConnectSchema, AvroWriter]] = {}
         self._frames: dict[tuple[str, str], bytes] = {}
 
@@ -165,7 +166,7 @@ class AvroConverter:
     def _frame(self, topic: str, text: str) -> bytes:
         frame = self._frames.get((topic, text))
         if frame is None:
-            frame = self._register(f"{topic}-{self._part}", text)
+            frame = self._register(f"{self._subject_prefix(topic)}-{self._part}", text)
             if len(self._frames) >= _CACHED_SCHEMAS:
                 self._frames.clear()
             self._frames[topic, text] = frame

@@ -29,7 +29,7 @@ class RecordAppender:
         self._keeps_rows = settings.state == "rows"
         self._versions = versions
         self._undeliverable = undeliverable
-        self._cleanup_policy = settings.cleanup_policy
+        self._creation_of = settings.creation_of
         self._routed_topics: set[str] = set()  # that are there, with the data topic's number of partitions
 
     def append(self, log: Log, resolved: ResolvedKey, outcome: BatchOutcome, shaped: ShapedRecord | None) -> None:
@@ -76,7 +76,7 @@ class RecordAppender:
         partitions = log.topics().get(data_topic)
         if partitions is None:
             raise HelenusError(Kind.TOPIC_MISSING, "the data topic is gone", data_topic)
-        present = log.create(topic, partitions, {"cleanup.policy": self._cleanup_policy})
+        present = log.create(topic, partitions, *self._creation_of(topic))
         if present != partitions:
             problem = f"a transform routes to a topic of {counted(present, 'partition')}, {data_topic} has {partitions}"
             advice = "route to another topic, or delete that one if it is not needed; the connector makes it again"

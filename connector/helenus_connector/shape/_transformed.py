@@ -69,7 +69,7 @@ def _converter(part: str, settings: ConnectorSettings, registry: SchemaIds | Non
     if (name or other).endswith("StringConverter"):
         return PlainText()
     if settings.is_avro:
-        return AvroConverter(partial(register_frame, registry), part)
+        return AvroConverter(partial(register_frame, registry), part, settings.subject_prefix)
     return ConnectJson(settings.json_schemas[0 if is_key else 1])
 
 
