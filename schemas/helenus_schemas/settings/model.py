@@ -390,8 +390,8 @@ class Settings(BaseModel):
     def _nearest(cls, key: str) -> str | None:
         """Return the known key most similar to this one; below a prefix every key is known."""
         prefixes = [prefix[:-1] for prefix in cls.prefixes()]  # no keys by themselves
-        known = (field.alias or name for name, field in cls.model_fields.items())
-        keys = [name for name in known if name not in prefixes]
+        fields = (field.alias or name for name, field in cls.model_fields.items())
+        keys = [key for key in fields if key not in prefixes]
         for words, meant in _MEANT.items():
             if (ours := re.sub(rf"\b({words})$", meant, key)) in keys and ours != key:
                 return ours
