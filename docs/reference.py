@@ -165,6 +165,8 @@ def _row(model: type[Settings], field: FieldInfo) -> Row:
     is_prefix = f"{field.alias}." in model.prefixes()
     text = _cell(model.texts()[field.alias])
     key = f"`{field.alias}.*`" if is_prefix else f"`{field.alias}`"
+    if field.alias in model.listed:
+        key = f"`{field.alias}`, {key}"
     return key, text, "" if is_prefix else _values(field), _default(field)
 
 

@@ -103,14 +103,16 @@ def test_filter_and_router() -> None:
     rng = random.Random(1)
     records = [random_envelope(rng, has_defaults=True) for _ in range(60)]
     common = {"topic.regex": "data-ks\\.t", "language": "jsr223.groovy", "null.handling.mode": "keep"}
-    kept = CLASSES["io.debezium.transforms.Filter"].make({**common, "condition": "value.op == 'c' || value.op == 'r'"})
+    conditional = CLASSES["io.debezium.transforms.Filter"].make(
+        {**common, "condition": "value.op == 'c' || value.op == 'r'"}
+    )
     routed = CLASSES["io.debezium.transforms.ContentBasedRouter"].make(
         {**common, "topic.expression": "value.op == 'd' ? 'gone-' + value.source.table : null"}
     )
     for record in records:
         applies = record.topic == "data-ks.t" and record.value is not None
         is_dropped = applies and record.value["op"] in "ud"
-        assert kept.apply(record) == (None if is_dropped else record)
+        assert conditional.apply(record) == (None if is_dropped else record)
         topic = f"gone-{record.value['source']['table']}" if applies and record.value["op"] == "d" else record.topic
         assert routed.apply(record).topic == topic
 

@@ -111,7 +111,7 @@ class _Parser:
         condition = self._or()
         if self._takes("?:"):
             otherwise = self.expression()
-            evaluate: Evaluate = lambda values: first if (first := condition(values)) else otherwise(values)  # noqa: E731
+            evaluate: Evaluate = lambda values: result if (result := condition(values)) else otherwise(values)  # noqa: E731
         elif self._takes("?"):
             then = self.expression()
             self._need(":")
@@ -144,27 +144,27 @@ class _Parser:
         return lambda values: bool(comparison(values)) is (count % 2 == 0)
 
     def _comparison(self) -> Evaluate:
-        left = self._sum()
+        first = self._sum()
         sign = self._takes("==", "===", "!=", "!==", "<", "<=", ">", ">=", "=~", "==~", "in")
         if sign is None:
-            return left
-        right = self._sum()
+            return first
+        second = self._sum()
         if sign in ("==", "==="):
-            return lambda values: _equal(left(values), right(values))
+            return lambda values: _equal(first(values), second(values))
         if sign in ("!=", "!=="):
-            return lambda values: not _equal(left(values), right(values))
+            return lambda values: not _equal(first(values), second(values))
         if sign == "in":
-            return lambda values: any(_equal(left(values), item) for item in _listed(right(values)))
+            return lambda values: any(_equal(first(values), item) for item in _listed(second(values)))
         if sign in _ORDER:
             compare = _ORDER[sign]
-            return lambda values: _compared(compare, left(values), right(values))
-        return lambda values: _matches(left(values), right(values), is_whole=sign == "==~")
+            return lambda values: _compared(compare, first(values), second(values))
+        return lambda values: _matches(first(values), second(values), is_whole=sign == "==~")
 
     def _sum(self) -> Evaluate:
-        left = self._unary()
+        first = self._unary()
         while sign := self._takes("+", "-"):
-            left = _sum_of(sign, left, self._unary())
-        return left
+            first = _sum_of(sign, first, self._unary())
+        return first
 
     def _unary(self) -> Evaluate:
         if self._takes("-"):
@@ -225,18 +225,18 @@ class _Parser:
         raise ValueError(f"{text!r} is not understood; there are {', '.join(sorted(_NAMES))}, and their fields")
 
 
-def _equal(left: Any, right: Any) -> bool:
+def _equal(first: Any, second: Any) -> bool:
     """Compare as Groovy: a number is no text, and true is not 1."""
-    return isinstance(left, bool) is isinstance(right, bool) and bool(left == right)
+    return isinstance(first, bool) is isinstance(second, bool) and bool(first == second)
 
 
-def _compared(compare: Callable[[Any, Any], Any], left: Any, right: Any) -> bool:
-    if left is None or right is None:
+def _compared(compare: Callable[[Any, Any], Any], first: Any, second: Any) -> bool:
+    if first is None or second is None:
         return False
     try:
-        return bool(compare(left, right))
+        return bool(compare(first, second))
     except TypeError:
-        raise TransformError(f"a {type(left).__name__} is not compared with a {type(right).__name__}") from None
+        raise TransformError(f"a {type(first).__name__} is not compared with a {type(second).__name__}") from None
 
 
 def _matches(text: Any, pattern: Any, is_whole: bool) -> bool:
@@ -254,12 +254,12 @@ def _listed(value: Any) -> list[Any]:
     return value
 
 
-def _sum_of(sign: str, left: Evaluate, right: Evaluate) -> Evaluate:
+def _sum_of(sign: str, first: Evaluate, second: Evaluate) -> Evaluate:
     def evaluate(values: Values) -> Any:
-        first, second = left(values), right(values)
-        if sign == "+" and (isinstance(first, str) or isinstance(second, str)):
-            return _text(first) + _text(second)
-        return _number(first) + _number(second) * (1 if sign == "+" else -1)
+        augend, addend = first(values), second(values)
+        if sign == "+" and (isinstance(augend, str) or isinstance(addend, str)):
+            return _text(augend) + _text(addend)
+        return _number(augend) + _number(addend) * (1 if sign == "+" else -1)
 
     return evaluate
 

@@ -205,10 +205,9 @@ class EventRouter:
         if cached is None:
             if len(self._schemas) >= _CACHED_SCHEMAS:
                 self._schemas.clear()
-            fields = [SchemaField("payload", _field(schema, self._payload).schema)]
-            for additional in self._in_envelope:
-                if (field := self._additional_field(schema, additional)) is not None:
-                    fields.append(SchemaField(additional.name, field.schema))
+            columns = ((added.name, self._additional_field(schema, added)) for added in self._in_envelope)
+            fields = [SchemaField(name, field.schema) for name, field in columns if field is not None]
+            fields.insert(0, SchemaField("payload", _field(schema, self._payload).schema))
             namespace, dot, name = (schema.name or "").rpartition(".")
             full = f"{namespace}{dot}{routed_by}.{name}" if name else routed_by
             cached = schema, ConnectSchema("struct", name=full, version=version, fields=tuple(fields))
