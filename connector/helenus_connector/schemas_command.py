@@ -25,15 +25,15 @@ def subjects(worker: WorkerSettings, settings: ConnectorSettings) -> Iterator[st
 
     Raises HelenusError: as `connect`, TABLE_MISSING, TABLE_UNSUPPORTED, CONFIG for a connector with transforms.
     """
-    if settings.has_transforms:
-        problem = "schemas of transformed records are known only when a record is transformed"
-        advice = "let the connector register them: value.converter.auto.register.schemas=true"
-        raise HelenusError(Kind.CONFIG, problem, settings.name, advice)
     tables = read(settings)
     for name in chosen(settings, tables):
         table_settings = settings.of_table(name)
         if name not in tables:
             raise missing(table_settings, tables)
+        if table_settings.has_transforms:
+            problem = "schemas of transformed records are known only when a record is transformed"
+            advice = "let the connector register them: value.converter.auto.register.schemas=true"
+            raise HelenusError(Kind.CONFIG, problem, settings.name, advice)
         if worker.log == "pulsar":
             key = datastax.key_schema(tables[name])
             yield _upload(

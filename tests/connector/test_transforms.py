@@ -104,6 +104,33 @@ def test_a_chain_in_its_order_with_a_predicate(tmp_path: Path, monkeypatch: pyte
     assert dict(record.headers)["writetime"] == b"1700000000123456"
 
 
+PAIR = table(("k", "int", "partition_key"), ("c", "int", "clustering"))
+
+
+def test_key_columns_are_those_of_the_first_entry_that_matches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    columns = {"message.key.columns": "ks.other:x; (.*)[.]t:c; ks.t:k"}
+    stage = staged(tmp_path, monkeypatch, PAIR, **columns, **chain(("ReplaceField$Value", {"renames": "v:number"})))
+    for row in (Image((int32(5),), 1), None):
+        stage.live[int32(1), int32(2)] = row
+        stage.run(Change(None, None, Scope.ROW, write_time=1), stage.codec.encode((int32(1), int32(2))))
+    assert stage.records_of(DATA) == [({"c": 2}, {"number": 5}), ({"c": 2}, None)]
+
+
+@pytest.mark.parametrize("text", ["ks.t", "ks.t:", ":k", "ks.(t:k"])
+def test_wrong_key_columns_are_named(text: str) -> None:
+    properties = {"name": "n", "keyspace": "ks", "table": "t", "message.key.columns": text}
+    registry = {"value.converter.schema.registry.url": "http://r"}
+    with pytest.raises(ConfigError) as error:
+        ConnectorSettings.from_properties({**properties, **registry}, "f")
+    assert [problem.key for problem in error.value.problems] == ["message.key.columns"]
+
+
+def test_key_columns_are_of_the_primary_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    stage = staged(tmp_path, monkeypatch, PAIR, **{"message.key.columns": "ks.t:v"})
+    with pytest.raises(HelenusError, match=r"message\.key\.columns: v is no column of the primary key"):
+        stage.run(Change(None, None, Scope.ROW, write_time=1), stage.codec.encode((int32(1), int32(2))))
+
+
 def test_headers_and_schemas_in_json(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     converter = "org.apache.kafka.connect.json.JsonConverter"
     more = {"key.converter": converter, "value.converter": converter, "output.format": "key-value-json"}

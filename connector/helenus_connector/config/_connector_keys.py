@@ -14,6 +14,7 @@ from pydantic_core import PydanticCustomError
 from helenus_connector.config import _patterns, column_masks, row_condition
 from helenus_connector.config._aliases import ALIASES, snapshot_mode
 from helenus_connector.config._converters import Format, is_avro, with_defaults
+from helenus_connector.config._key_columns import check_key_columns
 from helenus_connector.config.state import StateSettings
 from helenus_schemas import names
 from helenus_schemas.codec.key import Compat
@@ -173,6 +174,9 @@ class ConnectorKeys(StateSettings):
     where: Annotated[PassThrough, AfterValidator(row_condition.check_conditions), Group("Table")] = {}
     """`where.TABLE`: which rows of a table are published, such as `status = 'active' AND amount > 10`
     (docs/masking.md)."""
+    message_key_columns: Annotated[str, AfterValidator(check_key_columns), Group("Records", "LOW")] = ""
+    """Columns of records' keys, where not all of the primary key's are to be in it: `keyspace.table:column,column`,
+    with semicolons between tables, which may be regular expressions. Made as by a transform (docs/transforms.md)."""
     skipped_operations: Annotated[CommaList, Group("Records", "LOW")] = ("none",)
     """Operations without records: of `d` (deletes) and `t` (TRUNCATE); with `resolver=none` or `state=rows` also `c`
     and `u`; with `state=rows` also `r`, rows that a snapshot read."""

@@ -18,7 +18,7 @@ from helenus_connector.config._topic_creation import check_topic_creation
 from helenus_connector.transforms.properties import LISTED, check_properties, names_in
 
 Problems = Iterator[tuple[str, str]]
-_DATA_TOPIC, _DEFAULT_FORMAT = "data.topic", "key-value-avro"
+_DATA_TOPIC, _KEY_COLUMNS, _DEFAULT_FORMAT = "data.topic", "message.key.columns", "key-value-avro"
 _WITHOUT_ENVELOPE = {None, *get_args(Format)} - set(ENVELOPES)  # None: the default, of which `output.format=` is none
 
 
@@ -201,16 +201,17 @@ def _check_transforms(connector: ConnectorProperties) -> Problems:
     """Check the transforms and predicates, and refuse what can't be with transforms."""
     transforms, predicates = connector.below("transforms"), connector.below("predicates")
     yield from check_properties(transforms, predicates)
-    if not names_in(transforms):
+    used = "transforms" if names_in(transforms) else _KEY_COLUMNS
+    if used == _KEY_COLUMNS and not connector.text(_KEY_COLUMNS):
         return
     for key, value, reason in _WITHOUT_TRANSFORMS:
         if connector.text(key) == value:
-            yield "transforms", f"not with {key}={value}: {reason}"
+            yield used, f"not with {key}={value}: {reason}"
     likely = formats(*connector.converters)[:1] if any(connector.converters) else ()
     if "json" in (connector.text("output.format"), *(() if connector.text("output.format") else likely)):
-        yield "transforms", "not with output.format=json: set output.format=key-value-json"
+        yield used, "not with output.format=json: set output.format=key-value-json"
     if not connector.needs_registry:
-        yield "transforms", "not on Pulsar: a topic there declares the schemas of its table"
+        yield used, "not on Pulsar: a topic there declares the schemas of its table"
 
 
 _WITHOUT_TRANSFORMS = (

@@ -65,6 +65,7 @@ def check_columns(table: Table, settings: ConnectorSettings) -> None:
     HelenusError CONFIG.
     """
     _check_masks(table, settings)
+    _check_key_columns(table, settings)
     for entry in _exclusions(settings):
         if not entry.includes(table) or entry.matches(column.name for column in table.values):
             continue
@@ -79,6 +80,14 @@ def check_columns(table: Table, settings: ConnectorSettings) -> None:
             continue
         if dropped := alternative.matches(table.dropped):
             _refuse_renamed("columns", settings.columns, dropped, table, settings)
+
+
+def _check_key_columns(table: Table, settings: ConnectorSettings) -> None:
+    names = [column.name for column in table.primary_key]
+    if other := [name for name in settings.key_columns if name not in names]:
+        problem = f"message.key.columns: {other[0]} is no column of the primary key"
+        advice = f"name some of {', '.join(names)}: a record of a delete has no other columns"
+        raise HelenusError(Kind.CONFIG, problem, table.full_name, advice)
 
 
 def check_connector(

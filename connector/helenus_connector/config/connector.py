@@ -12,8 +12,12 @@ from helenus_connector.config._connector_keys import CLASS as CLASS
 from helenus_connector.config._connector_keys import ConnectorKeys, topic_name
 from helenus_connector.config._connector_keys import is_class as is_class
 from helenus_connector.config._converters import CONNECT_JSON, ENVELOPES, is_avro
+from helenus_connector.config._key_columns import key_columns
 from helenus_connector.config._topic_creation import TopicCreation, chooses_partitions, topic_creation
-from helenus_connector.transforms.properties import names_in
+from helenus_connector.transforms.properties import LISTED, names_in
+from helenus_schemas.names import avro_name
+
+_REPLACE_KEY_FIELDS = "org.apache.kafka.connect.transforms.ReplaceField$Key"
 
 
 class ConnectorSettings(ConnectorKeys):
@@ -38,9 +42,24 @@ class ConnectorSettings(ConnectorKeys):
         return of_key, self.value_converter == CONNECT_JSON and self.value_converter_schemas_enable
 
     @property
+    def key_columns(self) -> tuple[str, ...]:
+        """Return the columns that keys have, for settings of one table; empty where these are the primary key's."""
+        return key_columns(self.message_key_columns, f"{self.keyspace}.{self.table}")
+
+    @property
+    def record_transforms(self) -> Mapping[str, str]:
+        """Return the transforms of records: those that are listed, after one that leaves `key_columns` in the key."""
+        if not self.key_columns:
+            return self.transforms
+        name, columns = "message.key.columns", self.key_columns
+        fields = map(avro_name, columns) if self.is_avro else columns
+        first = {f"{name}.type": _REPLACE_KEY_FIELDS, f"{name}.include": ",".join(fields)}
+        return {**self.transforms, **first, LISTED: ",".join([name, *names_in(self.transforms)])}
+
+    @property
     def has_transforms(self) -> bool:
         """Return whether records are transformed."""
-        return bool(names_in(self.transforms))
+        return bool(names_in(self.record_transforms))
 
     @property
     def is_envelope(self) -> bool:

@@ -58,7 +58,9 @@ def settings_without_transforms(settings: ConnectorSettings) -> ConnectorSetting
     """Return the settings of the shape whose records are transformed: the same format, in Avro."""
     output_format = settings.output_format if settings.is_envelope else "key-value-avro"
     converters = {"key_converter": "", "value_converter": ""}
-    return settings.model_copy(update={"transforms": {}, "output_format": output_format, **converters})
+    return settings.model_copy(
+        update={"transforms": {}, "message_key_columns": "", "output_format": output_format, **converters}
+    )
 
 
 def _converter(part: str, settings: ConnectorSettings, registry: SchemaIds | None) -> RecordConverter:
@@ -92,7 +94,7 @@ class TransformedShape:
         self._events_topic = settings.events
         self._has_text_keys = settings.key_compat == "cep44"
         self._has_cql_names = not settings.is_avro
-        self._chain = TransformChain(settings.transforms, settings.predicates)
+        self._chain = TransformChain(settings.record_transforms, settings.predicates)
         self._key_converter = _converter("key", settings, registry)
         self._value_converter = _converter("value", settings, registry)
 
