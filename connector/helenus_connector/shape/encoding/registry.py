@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable, Mapping
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 from urllib.parse import quote, unquote, urlsplit
 
 import structlog
@@ -39,6 +39,7 @@ from helenus_schemas.settings import regular_files
 _CONFLICT = 409
 _REFUSED = {_CONFLICT, 422}
 _LOGIN_REFUSED = {401, 403}
+SchemaType = Literal["PROTOBUF", "JSON"]
 _log = structlog.get_logger(__name__)
 _UNAVAILABLE_S = 30.0
 """For how long a registry that did not answer is not asked for ids that the backup has: each request may take seconds.
@@ -130,6 +131,42 @@ class Registry:
             return self.register(subject, schema) if schema_id is None else schema_id
 
         return self._cached_id(subject, self._cache_name(subject, schema + value), request)
+
+    def register_as(
+        self, schema_type: SchemaType, subject: str, schema: str, may_register: bool, normalizes: bool
+    ) -> int:
+        """Return the id of a schema of another kind than Avro, in a subject; register it if it `may_register`, as
+        `register` does.
+        """
+        typed = Schema(schema, schema_type)
+
+        def request() -> int:
+            if may_register:
+                self._choose_level(subject)
+                return self._request_id(lambda: self._client.register_schema(subject, typed, normalizes), subject)
+            return self._request_id(lambda: self._client.lookup_schema(subject, typed, normalizes).schema_id, subject)
+
+        return self._cached_id(subject, self._cache_name(subject, f"{schema_type} {schema}"), request)
+
+    def latest_as(self, schema_type: SchemaType, subject: str, schema: str | None) -> tuple[int, str]:
+        """Return the id and the text of a subject's latest schema, that of Protobuf as the Base64 of its descriptor.
+
+        With a `schema` the registry is asked whether it is compatible. Raises as `register`, REGISTRY_REFUSED too for a
+        subject with a schema of another kind.
+        """
+        form = "serialized" if schema_type == "PROTOBUF" else None
+        latest = self._look_up(lambda: self._client.get_latest_version(subject, form), subject)
+        where = f"{self._url}, subject {subject}"
+        if latest is None:
+            raise HelenusError(Kind.SCHEMA_MISSING, "use.latest.version=true, and the subject has no schema", where)
+        if latest.schema.schema_type != schema_type:
+            raise self._refusal(f"the subject's latest schema is {latest.schema.schema_type or 'AVRO'}", where)
+        is_compatible = schema is None or self._request(
+            lambda: self._client.test_compatibility(subject, Schema(schema, schema_type)), subject
+        )
+        if not is_compatible:
+            raise self._refusal("the records' schema is not compatible with the subject's latest", where)
+        return self._request_id(lambda: latest.schema_id, subject), str(latest.schema.schema_str)
 
     def schema(self, schema_id: int) -> str | None:
         """Return the schema with this id as text; None if the registry has none. Raises HelenusError if it can't be

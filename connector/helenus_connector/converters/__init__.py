@@ -1,0 +1,4 @@
+"""Converters of Kafka Connect's, and of Confluent's for it: records as `connect_data` has them, to bytes.
+
+Others use `choice` (the converter that a class's name and its properties ask for) and `headers` (those of headers).
+"""
