@@ -10,6 +10,7 @@ from helenus_schemas.errors import HelenusError
 AVRO = "io.confluent.connect.avro.AvroConverter"
 JSON = "org.apache.kafka.connect.json.JsonConverter"
 STRING = "org.apache.kafka.connect.storage.StringConverter"
+PROTOBUF = "io.confluent.connect.protobuf.ProtobufConverter"
 URL = "value.converter.schema.registry.url"
 
 
@@ -53,8 +54,13 @@ def test_avro_needs_a_registry_and_json_none() -> None:
             "output.format=json: key.converter and value.converter say",
         ),
         (
-            {"key_converter": AVRO, "value_converter": JSON},
-            f"value.converter={JSON}: with key.converter={AVRO}: known are",
+            {"key_converter": AVRO, "value_converter": "com.example.Mine"},
+            f"value.converter=com.example.Mine: with key.converter={AVRO}: known are",
+        ),
+        ({"value_converter": PROTOBUF, "value_converter_wrong": "x"}, f"{PROTOBUF} has no such property"),
+        (
+            {"key_converter": AVRO, "value_converter": JSON, "state": "keys"},
+            f"value.converter={JSON}: not with state=keys",
         ),
         ({"value_converter": "com.example.Protobuf"}, "value.converter=com.example.Protobuf: known are"),
         ({"output_format": "xml"}, "output.format=xml: give one of"),

@@ -16,6 +16,7 @@ from helenus_connector.config.connector import ConnectorSettings, PulsarConnecto
 from helenus_connector.connect_data.record import ConnectRecord
 from helenus_connector.interfaces.image import Image
 from helenus_connector.interfaces.resolved_key import ResolvedKey
+from helenus_connector.pipeline import stage as stage_module
 from helenus_connector.shape._transformed import LocalSchemas
 from helenus_connector.shape.choice import make_shape
 from helenus_connector.testing.registry import MemoryRegistry
@@ -129,6 +130,58 @@ def test_key_columns_are_of_the_primary_key(tmp_path: Path, monkeypatch: pytest.
     stage = staged(tmp_path, monkeypatch, PAIR, **{"message.key.columns": "ks.t:v"})
     with pytest.raises(HelenusError, match=r"message\.key\.columns: v is no column of the primary key"):
         stage.run(Change(None, None, Scope.ROW, write_time=1), stage.codec.encode((int32(1), int32(2))))
+
+
+CONNECT = "org.apache.kafka.connect."
+CONVERTERS = {
+    "avro": "io.confluent.connect.avro.AvroConverter",
+    "json": f"{CONNECT}json.JsonConverter",
+    "text": f"{CONNECT}storage.StringConverter",
+    "long": f"{CONNECT}converters.IntegerConverter",
+    "schema": "io.confluent.connect.json.JsonSchemaConverter",
+    "protobuf": "io.confluent.connect.protobuf.ProtobufConverter",
+}
+
+
+@pytest.mark.parametrize(
+    ("key_converter", "value_converter", "key", "value"),
+    [
+        ("text", "avro", b"Struct{k=1}", b"\0....\x02\x0a"),
+        ("avro", "json", b"\0....\x02", b'{"v":5}'),
+        ("json", "text", b'{"k":1}', b"Struct{v=5}"),
+        ("text", "schema", b"Struct{k=1}", b'\0....{"v":5}'),
+        ("schema", "protobuf", b'\0....{"k":1}', b"\0....\0\x08\x05"),
+        ("", "protobuf", b"\0....\0\x08\x01", b"\0....\0\x08\x05"),
+    ],
+)
+def test_keys_and_values_of_any_converters(
+    key_converter: str, value_converter: str, key: bytes, value: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    named = {"key.converter": key_converter, "value.converter": value_converter}
+    properties = {side: CONVERTERS[name] for side, name in named.items() if name}
+    properties |= {f"{side}.schemas.enable": "false" for side, name in named.items() if name == "json"}
+    monkeypatch.setattr(stage_module, "Registry", lambda *_: MemoryRegistry())
+    if {"avro", "schema", "protobuf"} & {*named.values()}:
+        properties |= {"output.format": "key-value-avro", "value.converter.schema.registry.url": "http://r"}
+    stage = staged(tmp_path, monkeypatch, **properties)
+    written(stage, 1, 5)
+    written(stage, 1, None)
+    (row, gone) = stage.appended
+    for pattern, data in ((key, row.key), (value, row.value), (key, gone.key)):
+        assert re.fullmatch(re.escape(pattern).replace(rb"\.\.\.\.", b".{4}"), data or b"", re.DOTALL), data
+    assert gone.value is None
+
+
+def test_a_key_of_a_number_and_headers_with_their_schema(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    properties = {"key.converter": CONVERTERS["long"], "value.converter": CONVERTERS["json"]}
+    properties |= chain(("ExtractField$Key", {"field": "k"}))
+    stage = staged(tmp_path, monkeypatch, **properties, **{"header.converter": CONVERTERS["json"]})
+    written(stage, 7, 5)
+    (row,) = stage.appended
+    assert row.key == int32(7)
+    assert json.loads(row.value or b"")["payload"] == {"v": 5}
+    header = json.loads(dict(row.headers)["writetime"])
+    assert (header["schema"]["type"], header["payload"]) == ("string", "1700000000123456")
 
 
 def test_headers_and_schemas_in_json(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

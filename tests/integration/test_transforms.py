@@ -51,13 +51,22 @@ ROW = {
 }
 
 
+CONVERTED = {
+    "key.converter": "org.apache.kafka.connect.storage.StringConverter",
+    "value.converter": "io.confluent.connect.protobuf.ProtobufConverter",
+    "value.converter.value.subject.name.strategy": "TopicRecordNameStrategy",
+}
+
+
 @pytest.fixture(scope="module")
 def pipeline(status: Status, session: Any, lasting: Lasting) -> Iterator[Pipeline]:
     replication = "{'class': 'SimpleStrategy', 'replication_factor': 1}"
     session.execute(f"CREATE KEYSPACE smt WITH replication = {replication}")
-    for name in ("chained", "unwrapped"):
+    for name in ("chained", "unwrapped", "converted"):
         session.execute(f"CREATE TABLE smt.{name} (k int PRIMARY KEY, v int, secret text) WITH cdc = true")
-    with lasting("kafka").connected({"smt.chained": CHAIN, "smt.unwrapped": ROW}) as pipeline:
+    with lasting("kafka").connected(
+        {"smt.chained": CHAIN, "smt.unwrapped": ROW, "smt.converted": CONVERTED}
+    ) as pipeline:
         yield pipeline
 
 
@@ -107,3 +116,18 @@ def test_rows_out_of_envelopes(pipeline: Pipeline, session: Any) -> None:
     expected = {"k": 2, "v": 6, "secret": None, "__op": "r", "__table": "unwrapped"}
     assert json.loads(row.value()) == expected
     assert gone.value() is None
+
+
+def test_text_and_protobuf_in_place_of_avro(pipeline: Pipeline, session: Any) -> None:
+    """The bytes are those of Protobuf's specification: field 1 is a number, field 2 a text."""
+    session.execute("INSERT INTO smt.converted (k, v, secret) VALUES (3, 7, 'x')")
+    (row,) = written(pipeline, "data-smt.converted", 1)[:1]
+    assert row.key() == b"Struct{k=3}"
+    assert (row.value()[:1], row.value()[5:]) == (b"\0", b"\0\x08\x07\x12\x01x")
+    client = SchemaRegistryClient({"url": pipeline.status.registry_url})
+    schema = client.get_schema(int.from_bytes(row.value()[1:5], "big"))
+    subjects = client.get_subjects()
+    client.close()
+    assert schema.schema_type == "PROTOBUF"
+    assert "message converted" in str(schema.schema_str)
+    assert [subject for subject in subjects if subject.startswith("data-smt.converted")] != ["data-smt.converted-value"]

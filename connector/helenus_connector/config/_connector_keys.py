@@ -10,12 +10,15 @@ from typing import Annotated, Any, ClassVar, Literal, get_args
 
 from pydantic import AfterValidator, BeforeValidator, Field, ValidationInfo, field_validator, model_validator
 from pydantic_core import PydanticCustomError
+from typing_extensions import Self
 
 from helenus_connector.config import _patterns, column_masks, row_condition
 from helenus_connector.config._aliases import ALIASES, snapshot_mode
-from helenus_connector.config._converters import Format, is_avro, with_defaults
+from helenus_connector.config._converters import Format, has_registry, is_avro, separate_converter_keys, with_defaults
 from helenus_connector.config._key_columns import check_key_columns
 from helenus_connector.config.state import StateSettings
+from helenus_connector.converters.headers import SIMPLE as SIMPLE_HEADERS
+from helenus_connector.converters.headers import check_header_converter
 from helenus_schemas import names
 from helenus_schemas.codec.key import Compat
 from helenus_schemas.settings import fields
@@ -129,6 +132,13 @@ class ConnectorKeys(StateSettings):
     """Converter class of Kafka Connect; another way to set `output.format`."""
     value_converter: Annotated[str, Group("Records", "LOW")] = ""
     """Converter class of Kafka Connect; another way to set `output.format`."""
+    header_converter: Annotated[str, AfterValidator(check_header_converter), Group("Records", "LOW")] = SIMPLE_HEADERS
+    """Converter class of headers, of records that transforms or converters make (docs/transforms.md)."""
+    key_converter_properties: Annotated[PassThrough, Group("Records", "LOW")] = {}
+    """Of classes such as `ProtobufConverter`: all other `key.converter.*`, as their documentation has them; written
+    without `properties`."""
+    value_converter_properties: Annotated[PassThrough, Group("Records", "LOW")] = {}
+    """The same, of values."""
     key_converter_schemas_enable: Annotated[bool, Group("Records", "LOW")] = True
     """Whether JSON carries its schema, with Kafka Connect's JsonConverter on Kafka."""
     value_converter_schemas_enable: Annotated[bool, Group("Records", "LOW")] = True
@@ -222,6 +232,12 @@ class ConnectorKeys(StateSettings):
     errors_large_record: Annotated[Literal["fail", "dead-letter", "reference"], Group("Error Handling")] = "fail"
     """What becomes of a record too large for its topic: stop, dead-letter it, or leave out its largest columns."""
 
+    @classmethod
+    def from_properties(cls, properties: Mapping[str, str], source: str, *more: Any, **named: Any) -> Self:
+        """Read settings as `Settings.from_properties`; keys of converters' own go into `*_converter_properties`."""
+        own = {field.alias or name for name, field in cls.model_fields.items()}
+        return super().from_properties(separate_converter_keys(properties, own), source, *more, **named)
+
     @model_validator(mode="before")
     @classmethod
     def _add_defaults(cls, values: Any) -> Any:
@@ -297,7 +313,9 @@ class ConnectorKeys(StateSettings):
             info.data.get("output_format", ""),
             info.data.get("value_converter") or info.data.get("key_converter", ""),
         )
-        if cls.needs_registry and not (value or of_keys) and is_avro(form, converter):
+        converters = (info.data.get("key_converter", ""), info.data.get("value_converter", ""))
+        has_schemas = is_avro(form, converter) or any(map(has_registry, converters))
+        if cls.needs_registry and not (value or of_keys) and has_schemas:
             raise PydanticCustomError("missing", "Avro records need it")
         return value or of_keys
 

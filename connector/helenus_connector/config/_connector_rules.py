@@ -13,9 +13,19 @@ from typing import get_args
 
 from helenus_connector.config import _patterns, column_masks
 from helenus_connector.config._connector_keys import TOPICS, topic_name
-from helenus_connector.config._converters import CONNECT_JSON, ENVELOPES, Format, formats, is_avro, is_json
+from helenus_connector.config._converters import (
+    CONNECT_JSON,
+    ENVELOPES,
+    Format,
+    are_converted,
+    formats,
+    is_avro,
+    is_json,
+)
 from helenus_connector.config._topic_creation import check_topic_creation
+from helenus_connector.converters.choice import CLASSES, NO_SCHEMAS, make_converter
 from helenus_connector.transforms.properties import LISTED, check_properties, names_in
+from helenus_schemas.errors import HelenusError
 
 Problems = Iterator[tuple[str, str]]
 _DATA_TOPIC, _KEY_COLUMNS, _DEFAULT_FORMAT = "data.topic", "message.key.columns", "key-value-avro"
@@ -67,7 +77,16 @@ def _check_converters(connector: ConnectorProperties) -> Problems:
     if not formats(key, value):
         pairs = "both AvroConverter, both JsonConverter, or StringConverter and JsonConverter"
         prefix = f"with key.converter={key}: " if key and value else ""
-        yield "value.converter" if value else "key.converter", f"{prefix}known are {pairs}"
+        others = "; and those of docs/transforms.md"
+        yield "value.converter" if value else "key.converter", f"{prefix}known are {pairs}{others}"
+    for side, name in (("key", key), ("value", value)):
+        if name in CLASSES:
+            prefix = f"{side}.converter.properties."
+            own = {k.removeprefix(prefix): v for k, v in connector.values.items() if k.startswith(prefix)}
+            try:
+                make_converter(name, side == "key", own, NO_SCHEMAS)
+            except HelenusError as error:
+                yield f"{side}.converter", f"{error.what}{f': {error.advice}' if error.advice else ''}"
 
 
 def _check_format(connector: ConnectorProperties) -> Problems:
@@ -201,8 +220,13 @@ def _check_transforms(connector: ConnectorProperties) -> Problems:
     """Check the transforms and predicates, and refuse what can't be with transforms."""
     transforms, predicates = connector.below("transforms"), connector.below("predicates")
     yield from check_properties(transforms, predicates)
-    used = "transforms" if names_in(transforms) else _KEY_COLUMNS
-    if used == _KEY_COLUMNS and not connector.text(_KEY_COLUMNS):
+    uses = {
+        "transforms": bool(names_in(transforms)),
+        _KEY_COLUMNS: bool(connector.text(_KEY_COLUMNS)),
+        "value.converter": are_converted(*connector.converters),
+    }
+    used = next((key for key, is_used in uses.items() if is_used), None)
+    if used is None:
         return
     for key, value, reason in _WITHOUT_TRANSFORMS:
         if connector.text(key) == value:

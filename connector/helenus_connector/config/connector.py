@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
+from typing import Literal
 
 from pydantic import PrivateAttr
 
@@ -11,7 +12,7 @@ from helenus_connector.config import _connector_rules, _patterns, column_masks, 
 from helenus_connector.config._connector_keys import CLASS as CLASS
 from helenus_connector.config._connector_keys import ConnectorKeys, topic_name
 from helenus_connector.config._connector_keys import is_class as is_class
-from helenus_connector.config._converters import CONNECT_JSON, ENVELOPES, is_avro
+from helenus_connector.config._converters import CONNECT_JSON, ENVELOPES, are_converted, converter_kind, is_avro
 from helenus_connector.config._key_columns import key_columns
 from helenus_connector.config._topic_creation import TopicCreation, chooses_partitions, topic_creation
 from helenus_connector.transforms.properties import LISTED, names_in
@@ -58,8 +59,14 @@ class ConnectorSettings(ConnectorKeys):
 
     @property
     def has_transforms(self) -> bool:
-        """Return whether records are transformed."""
-        return bool(names_in(self.record_transforms))
+        """Return whether records are made in another form first, and then transformed or converted."""
+        return bool(names_in(self.record_transforms)) or are_converted(self.key_converter, self.value_converter)
+
+    def converter(self, part: Literal["key", "value"]) -> str:
+        """Return how keys, or values, are converted: `Avro`, `Json`, `String`, or the name of another class."""
+        own, other = self.key_converter, self.value_converter
+        own, other = (own, other) if part == "key" else (other, own)
+        return converter_kind(own, other, self.is_avro)
 
     @property
     def is_envelope(self) -> bool:

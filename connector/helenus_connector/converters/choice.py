@@ -46,6 +46,24 @@ CLASSES = tuple(_KEYS)
 """The names of the classes that `make_converter` knows."""
 
 
+class _NoSchemas:
+    """A registry that has nothing: to check a converter's properties."""
+
+    def register_as(self, *_: object) -> int:
+        return 0
+
+    def latest_as(self, *_: object) -> tuple[int, str]:
+        return 0, ""
+
+
+NO_SCHEMAS = _NoSchemas()
+
+
+def needs_registry(class_name: str) -> bool:
+    """Return whether a class of these has schemas in a registry."""
+    return _SUBJECTS[0] in _KEYS.get(class_name, ())
+
+
 def make_converter(
     class_name: str, is_key: bool, properties: Mapping[str, str], store: SchemaStore | None
 ) -> RecordConverter:

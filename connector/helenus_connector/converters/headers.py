@@ -15,6 +15,8 @@ from helenus_connector.converters._json_text import JsonText
 from helenus_connector.converters._values import calendar_date, java_number, number_of, unfit
 from helenus_schemas.errors import HelenusError, Kind
 
+SIMPLE = "org.apache.kafka.connect.storage.SimpleHeaderConverter"
+"""Connect's default."""
 HeaderConverter = Callable[["ConnectSchema | None", Any], "bytes | None"]
 """Returns the bytes of a header's value; None for none. Raises HelenusError POISON_EVENT."""
 _STORAGE = "org.apache.kafka.connect.storage."
@@ -28,7 +30,7 @@ def header_converter(class_name: str, with_schemas: bool = True) -> HeaderConver
     Raises HelenusError CONFIG for another class.
     """
     converters: dict[str, HeaderConverter] = {
-        f"{_STORAGE}SimpleHeaderConverter": simple_header,
+        SIMPLE: simple_header,
         f"{_STORAGE}StringConverter": string_header,
         "org.apache.kafka.connect.json.JsonConverter": json_header_with_schema if with_schemas else json_header,
     }
@@ -36,6 +38,15 @@ def header_converter(class_name: str, with_schemas: bool = True) -> HeaderConver
         problem = f"header.converter={class_name}: there is no such header converter"
         raise HelenusError(Kind.CONFIG, problem, "", f"give one of {', '.join(converters)}")
     return converters[class_name]
+
+
+def check_header_converter(class_name: str) -> str:
+    """Return the name. Raises ValueError for a class that is no header converter."""
+    try:
+        header_converter(class_name)
+    except HelenusError as error:
+        raise ValueError(f"there is no such header converter: {error.advice}") from None
+    return class_name
 
 
 def simple_header(schema: ConnectSchema | None, value: Any) -> bytes | None:

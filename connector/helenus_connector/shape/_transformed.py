@@ -8,24 +8,27 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
+from typing import Literal
 
 from helenus_connector.config.connector import ConnectorSettings
 from helenus_connector.connect_data.converter import ConnectJson, PlainText, RecordConverter
 from helenus_connector.connect_data.from_avro import AvroReader
-from helenus_connector.connect_data.java_text import header_bytes
 from helenus_connector.connect_data.record import ConnectHeader, ConnectRecord
 from helenus_connector.connect_data.schema import ConnectSchema
 from helenus_connector.connect_data.to_avro import AvroConverter
+from helenus_connector.converters.choice import make_converter, needs_registry
+from helenus_connector.converters.headers import header_converter
 from helenus_connector.interfaces.image import Image
 from helenus_connector.interfaces.resolved_key import ResolvedKey
 from helenus_connector.interfaces.shape import Record, Shape, ShapedRecord
 from helenus_connector.shape.encoding.forms import register_frame
-from helenus_connector.shape.encoding.registry import SchemaIds
+from helenus_connector.shape.encoding.registry import Registry, SchemaIds
 from helenus_connector.transforms.chain import TransformChain
 from helenus_connector.transforms.contract import TransformError
 from helenus_schemas.errors import HelenusError, Kind
 from helenus_schemas.settings import fields
 
+Part = Literal["key", "value"]
 _FRAME = 5  # bytes of the Confluent wire format before the Avro
 _TEXT = ConnectSchema("string")
 _BINARY_HEADER = "exact_key"
@@ -63,16 +66,23 @@ def settings_without_transforms(settings: ConnectorSettings) -> ConnectorSetting
     )
 
 
-def _converter(part: str, settings: ConnectorSettings, registry: SchemaIds | None) -> RecordConverter:
+def _converter(part: Part, settings: ConnectorSettings, registry: SchemaIds | None) -> RecordConverter:
     """Return the converter of keys, or of values."""
     is_key = part == "key"
-    name = settings.key_converter if is_key else settings.value_converter
-    other = settings.value_converter if is_key else settings.key_converter
-    if (name or other).endswith("StringConverter"):
-        return PlainText()
-    if settings.is_avro:
-        return AvroConverter(partial(register_frame, registry), part, settings.subject_prefix)
-    return ConnectJson(settings.json_schemas[0 if is_key else 1])
+    match name := settings.converter(part):
+        case "Avro":
+            return AvroConverter(partial(register_frame, registry), part, settings.subject_prefix)
+        case "Json":
+            return ConnectJson(settings.json_schemas[0 if is_key else 1])
+        case "String":
+            return PlainText()
+    own = settings.key_converter_properties if is_key else settings.value_converter_properties
+    shared = {
+        "auto.register.schemas": str(settings.value_converter_auto_register_schemas).lower(),
+        "normalize.schemas": str(settings.value_converter_normalize_schemas).lower(),
+    }
+    store = registry if isinstance(registry, Registry) else None
+    return make_converter(name, is_key, {**(shared if needs_registry(name) else {}), **own}, store)
 
 
 class TransformedShape:
@@ -97,6 +107,7 @@ class TransformedShape:
         self._chain = TransformChain(settings.record_transforms, settings.predicates)
         self._key_converter = _converter("key", settings, registry)
         self._value_converter = _converter("value", settings, registry)
+        self._convert_header = header_converter(settings.header_converter)
 
     def records(self, resolved: ResolvedKey) -> Iterator[ShapedRecord | None]:
         for shaped in self._shape.records(resolved):
@@ -149,11 +160,16 @@ class TransformedShape:
             topic = fields.topic(changed.topic)
             if not topic or topic == self._events_topic:
                 raise TransformError(f"a transform routes a record to the topic {topic!r}")
-            headers = [(header.name, header_bytes(header.schema, header.value)) for header in changed.headers]
+            headers = [(header.name, self._header_bytes(header)) for header in changed.headers]
         except ValueError as error:
             raise HelenusError(Kind.POISON_EVENT, str(error), self._topic) from error
         key = self._key_converter.to_bytes(topic, changed.key_schema, changed.key)
         return Record(key, self._value_converter.to_bytes(topic, changed.value_schema, changed.value), headers), topic
+
+    def _header_bytes(self, header: ConnectHeader) -> bytes:
+        if header.schema is None and isinstance(header.value, bytes):
+            return header.value
+        return self._convert_header(header.schema, header.value) or b""
 
     def _connect_record(self, record: Record, shaped: ShapedRecord, resolved: ResolvedKey) -> ConnectRecord:
         key_schema, key = self._decoded(record.key, self._has_text_keys)

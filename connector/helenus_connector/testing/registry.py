@@ -11,7 +11,7 @@ from typing import Any
 import fastavro
 from confluent_kafka.schema_registry import SchemaRegistryError
 
-from helenus_connector.shape.encoding.registry import Registry
+from helenus_connector.shape.encoding.registry import Registry, SchemaType
 
 
 class MemoryRegistry(Registry):
@@ -34,6 +34,19 @@ class MemoryRegistry(Registry):
 
     def keep(self, subject: str, schema: str, value: str) -> int:  # noqa: ARG002
         return self.register(subject, schema)
+
+    def register_as(
+        self,
+        schema_type: SchemaType,  # noqa: ARG002
+        subject: str,
+        schema: str,
+        may_register: bool,  # noqa: ARG002
+        normalizes: bool,  # noqa: ARG002
+    ) -> int:
+        number = len(self.schemas) + 1
+        self.schemas[number] = self._texts[number] = schema
+        self.subjects[subject] = number
+        return number
 
     def close(self) -> None:
         """There is nothing to close."""
