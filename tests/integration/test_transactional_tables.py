@@ -6,12 +6,15 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from cassandra import ConsistencyLevel
+from cassandra import ConsistencyLevel, InvalidRequest
+from cassandra.query import SimpleStatement
 from integration.pipeline import Pipeline
 from integration.test_state import agrees
 from integration.test_verify import command as verify
 from patience import eventually
 
+from helenus_connector.control._obstacles import _empty_read
+from helenus_schemas.cql.table import read_tables
 from helenus_schemas.service.cassandra import connect
 from helenus_schemas.settings.shared import CassandraSettings
 from helenus_stack.stack import Stack
@@ -82,3 +85,21 @@ def test_a_level_that_accord_has_not_is_named(pipeline: Pipeline) -> None:
     advice = "set query.consistency and snapshot.consistency to QUORUM"
     eventually(lambda: advice in pipeline.connector.log.read_text(), pipeline.connector.tail)
     pipeline.call_rest("DELETE", "acc-local")
+
+
+@pytest.mark.parametrize("mode", ["full", "off"])
+def test_what_asks_for_a_level_reads_no_row(session: Any, mode: str) -> None:
+    """What a read at a level finds, it also repairs: with `resolver=none` a repaired row would be published again."""
+    name = f"probed_{mode}"
+    session.execute(
+        "CREATE KEYSPACE IF NOT EXISTS probed WITH replication = {'class': 'SimpleStrategy', 'replication_factor': 1}"
+    )
+    session.execute(TABLE.format(f"probed.{name}", mode))
+    (table,) = (table for table in read_tables(session, "probed").values() if table.name == name)
+    local = SimpleStatement(_empty_read(table), consistency_level=ConsistencyLevel.LOCAL_QUORUM)
+    if mode == "off":
+        session.execute(f"INSERT INTO probed.{name} (p, c, d, v, n) VALUES (1, 1, 'a', 'v', 1)")
+        assert list(session.execute(local)) == []
+    else:
+        with pytest.raises(InvalidRequest, match="unsupported with Accord"):
+            session.execute(local)

@@ -81,9 +81,7 @@ def _check_reading(settings: ConnectorSettings, table: Table, session: Any) -> H
     levels_used = {"LOCAL_ONE"} if settings.cassandra_username is not None else set()
     if any(release.partition(".")[0] not in _BEFORE_ACCORD for release in _releases(session)):
         levels_used = {settings.query_consistency, settings.snapshot_consistency}
-    keys = ", ".join(quote(column.name) for column in table.partition_key)
-    # No row has this token: nothing is read.
-    probe = f"SELECT {keys} FROM {quote(table.keyspace)}.{quote(table.name)} WHERE token({keys}) = {-(2**63)}"
+    probe = _empty_read(table)
     for level in sorted(levels_used):
         try:
             session.execute(SimpleStatement(probe, consistency_level=ConsistencyLevel.name_to_value[level]))
@@ -97,3 +95,13 @@ def _check_reading(settings: ConnectorSettings, table: Table, session: Any) -> H
         except (DriverException, NoHostAvailable):
             pass  # transient; reading rows meets it again
     return None
+
+
+def _empty_read(table: Table) -> str:
+    """Return a SELECT that replicas answer with no row, as no key has a token below the lowest.
+
+    Cassandra takes -2^63, which no key has either, for the start of the ring: to ask for that token reads all rows.
+    """
+    keys = ", ".join(quote(column.name) for column in table.partition_key)
+    lowest = -(2**63) + 1
+    return f"SELECT {keys} FROM {quote(table.keyspace)}.{quote(table.name)} WHERE token({keys}) < {lowest}"
