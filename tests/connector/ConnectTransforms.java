@@ -2,11 +2,16 @@ import com.fasterxml.jackson.databind.JsonNode;
 import com.fasterxml.jackson.databind.ObjectMapper;
 import com.fasterxml.jackson.databind.node.ArrayNode;
 import com.fasterxml.jackson.databind.node.ObjectNode;
+import io.apicurio.registry.utils.converter.avro.AvroData;
 import java.io.BufferedReader;
+import java.io.ByteArrayOutputStream;
 import java.io.InputStreamReader;
 import java.io.PrintStream;
 import java.util.HashMap;
 import java.util.Map;
+import org.apache.avro.generic.GenericDatumWriter;
+import org.apache.avro.io.BinaryEncoder;
+import org.apache.avro.io.EncoderFactory;
 import org.apache.kafka.common.config.ConfigDef;
 import org.apache.kafka.connect.data.Schema;
 import org.apache.kafka.connect.data.SchemaAndValue;
@@ -20,11 +25,13 @@ import org.apache.kafka.connect.transforms.predicates.Predicate;
 
 /**
  * Kafka Connect's own transforms. Each line of JSON names a `plugin` and has its `config` and some `records`; for each of
- * these a line says what comes out. Without records a line says which keys the plugin has.
+ * these a line says what comes out. Without records a line says which keys the plugin has. Of `avro`, a value with its
+ * schema, a line has the schema and the bytes in Avro.
  */
 public class ConnectTransforms {
     private static final ObjectMapper MAPPER = new ObjectMapper();
     private static final JsonConverter JSON = new JsonConverter();
+    private static final AvroData AVRO = new AvroData(1000);
     private static final SimpleHeaderConverter HEADERS = new SimpleHeaderConverter();
 
     public static void main(String[] arguments) throws Exception {
@@ -34,6 +41,10 @@ public class ConnectTransforms {
         BufferedReader lines = new BufferedReader(new InputStreamReader(System.in, "UTF-8"));
         for (String line = lines.readLine(); line != null; line = lines.readLine()) {
             JsonNode request = MAPPER.readTree(line);
+            if (request.get("avro") != null) {
+                out.println(MAPPER.writeValueAsString(avro(part(request.get("avro")))));
+                continue;
+            }
             Object plugin = Class.forName(request.get("plugin").asText()).getDeclaredConstructor().newInstance();
             if (request.get("records") == null) {
                 out.println(MAPPER.writeValueAsString(keys(plugin)));
@@ -99,6 +110,20 @@ public class ConnectTransforms {
     private static JsonNode json(Schema schema, Object value) throws Exception {
         byte[] data = JSON.fromConnectData("t", schema, value);
         return data == null ? MAPPER.nullNode() : MAPPER.readTree(data);
+    }
+
+    private static ObjectNode avro(SchemaAndValue given) throws Exception {
+        try {
+            org.apache.avro.Schema schema = AVRO.fromConnectSchema(given.schema());
+            ByteArrayOutputStream data = new ByteArrayOutputStream();
+            BinaryEncoder encoder = EncoderFactory.get().binaryEncoder(data, null);
+            new GenericDatumWriter<Object>(schema).write(AVRO.fromConnectData(given.schema(), given.value()), encoder);
+            encoder.flush();
+            ObjectNode node = MAPPER.createObjectNode().put("data", data.toByteArray());
+            return node.set("schema", MAPPER.readTree(schema.toString()));
+        } catch (Exception error) {
+            return MAPPER.createObjectNode().put("error", error.toString());
+        }
     }
 
     private static ArrayNode keys(Object plugin) {

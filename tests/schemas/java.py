@@ -40,16 +40,8 @@ class Program:
         return self._run([self._directory, *self._jars], self._main, *arguments, standard_input=lines)
 
     def _run(self, path: Sequence[Path], main: str, *arguments: str, standard_input: str = "") -> str:
-        command = [
-            self._java,
-            "-XX:TieredStopAtLevel=1",
-            "-XX:+UseSerialGC",
-            "-Duser.timezone=UTC",
-            "-cp",
-            _path(path),
-            main,
-            *arguments,
-        ]
+        options = ["-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Duser.timezone=UTC"]
+        command = [self._java, *options, "-cp", _path(path), main, *arguments]
         process = subprocess.run(command, input=standard_input, capture_output=True, encoding="utf-8")
         assert process.returncode == 0, process.stdout[-3000:] + process.stderr[-3000:]
         return process.stdout

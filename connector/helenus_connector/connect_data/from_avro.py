@@ -39,6 +39,7 @@ _TYPES: Mapping[str, ConnectType] = {
     "bytes": "bytes",
 }
 _LOGICAL = {("int", "date"): DATE, ("int", "time-millis"): TIME, ("long", "timestamp-millis"): TIMESTAMP}
+_NAMESPACE = "io.confluent.connect.avro"
 _ENUM = "io.confluent.connect.avro.Enum"
 _PRECISION = "connect.decimal.precision"
 _DEFAULT_PRECISION = 64  # AvroConverter's
@@ -124,7 +125,7 @@ class AvroReader:
         items = schema["items"]
         entry = self._named.get(items, items) if isinstance(items, str) else items
         form = self._form(items, namespace=namespace)
-        if isinstance(entry, Mapping) and entry.get("connect.internal.type") == "MapEntry":
+        if _is_entry(entry, namespace):
             key, value = (field.schema for field in form.schema.fields)
             read_entry = form.read
             assert read_entry is not None
@@ -159,6 +160,14 @@ class AvroReader:
             return ConnectForm(logical_schema, _optional(lambda number: from_milliseconds(number * factor, name)))
         connect_type = schema.get("connect.type", _TYPES[kind])
         return ConnectForm(ConnectSchema(connect_type, is_optional, **names), None)
+
+
+def _is_entry(schema: Any, outer: str) -> bool:
+    """Return whether an array's items are a map's entries."""
+    if not isinstance(schema, Mapping) or schema.get("type") != "record":
+        return False
+    is_default = schema["name"] == "MapEntry" and schema.get("namespace", outer) == _NAMESPACE
+    return is_default or schema.get("connect.internal.type") == "MapEntry"
 
 
 def _optional(read: Read) -> Read:

@@ -16,11 +16,13 @@ from typing import Any
 import fastavro
 
 from helenus_connector.connect_data._json_form import unscaled_bytes
-from helenus_connector.connect_data.schema import DATE, DECIMAL, TIME, TIMESTAMP, ConnectSchema
+from helenus_connector.connect_data.java_numbers import float_text
+from helenus_connector.connect_data.schema import DATE, DECIMAL, TIME, TIMESTAMP, ConnectSchema, SchemaField
 from helenus_connector.connect_data.times import is_time, to_number
 from helenus_schemas.errors import HelenusError, Kind
 
 _NAMESPACE = "io.confluent.connect.avro"
+_ENTRY = f"{_NAMESPACE}.MapEntry"
 _TYPES = {
     "int8": "int",
     "int16": "int",
@@ -90,7 +92,7 @@ class AvroWriter:
 
     def _struct(self, schema: ConnectSchema) -> Any:
         plain = replace(schema, is_optional=False, default=None)
-        name = schema.name or self._next_name("ConnectDefault")
+        name = schema.name or self._next_name()
         if (defined := self._structs.get(name)) is not None:
             if defined != plain:
                 raise ValueError(f"two structs that differ have the name {name}")
@@ -117,16 +119,23 @@ class AvroWriter:
         assert value is not None
         if key.type == "string" and not key.is_optional:
             return {"type": "map", "values": self._schema(value)}
-        name = schema.name or self._next_name("MapEntry")
-        members = ConnectSchema("struct", fields=())
-        self._structs.setdefault(name, members)
-        fields = [{"name": "key", "type": self._schema(key)}, {"name": "value", "type": self._schema(value)}]
-        entry = {"type": "record", **_split(name), "fields": fields, "connect.internal.type": "MapEntry"}
-        return {"type": "array", "items": entry}
+        members = (SchemaField("key", key), SchemaField("value", value))
+        entry = ConnectSchema("struct", fields=members)
+        name = schema.name or _ENTRY
+        # Several maps without a name may differ: the first has the name that AvroConverter gives it.
+        number = 1
+        while schema.name is None and self._structs.get(name, entry) != entry:
+            number += 1
+            name = f"{_ENTRY}{number}"
+        if name in self._structs:
+            return {"type": "array", "items": name}
+        self._structs[name] = entry
+        form = {"type": "record", **_split(name), "fields": self._fields(entry)}
+        return {"type": "array", "items": form if name == _ENTRY else {**form, "connect.internal.type": "MapEntry"}}
 
-    def _next_name(self, name: str) -> str:
+    def _next_name(self) -> str:
         self._unnamed += 1
-        return f"{_NAMESPACE}.{name}{self._unnamed if self._unnamed > 1 else ''}"
+        return f"{_NAMESPACE}.ConnectDefault{self._unnamed if self._unnamed > 1 else ''}"
 
 
 class AvroConverter:
@@ -209,6 +218,8 @@ def _split(name: str) -> dict[str, str]:
 def _default(schema: ConnectSchema) -> Any:
     """Return a schema's default as Avro writes it in JSON."""
     write = _writer(replace(schema, is_optional=False))
+    if schema.type == "float32":
+        return float(float_text(schema.default, 32))
     return _text_for_bytes(schema.default if write is None else write(schema.default))
 
 
