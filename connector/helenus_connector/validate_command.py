@@ -99,7 +99,7 @@ def refusals(worker: WorkerSettings, connectors: Sequence[ConnectorSettings]) ->
         topics.close()
 
 
-def unasked(worker: WorkerSettings, connectors: Iterable[ConnectorSettings]) -> str:
+def unasked(worker: WorkerSettings, connectors: Sequence[ConnectorSettings]) -> str:
     """Return what the servers were not asked, though a start may meet it."""
     questions = []
     if "kafka" in (worker.log, worker.log_of_data):
@@ -108,4 +108,6 @@ def unasked(worker: WorkerSettings, connectors: Iterable[ConnectorSettings]) -> 
         questions.append("whether this login may use Pulsar's topics, or make them")
     if any(connector.needs_registry and connector.is_avro for connector in connectors):
         questions.append("whether the registry takes their schemas")
+    if any(connector.has_transforms for connector in connectors):
+        questions.append("what transforms make of records, and the rights on topics that they name")
     return "; ".join(questions)

@@ -14,18 +14,20 @@ from connector.staged import ALL, DATA, DEAD_LETTERS, Staged, int32, table
 
 from helenus_connector.config.connector import ConnectorSettings, PulsarConnectorSettings
 from helenus_connector.connect_data.record import ConnectRecord
+from helenus_connector.connect_data.schema import ConnectSchema, SchemaField
 from helenus_connector.interfaces.image import Image
 from helenus_connector.interfaces.resolved_key import ResolvedKey
 from helenus_connector.pipeline import stage as stage_module
 from helenus_connector.shape._transformed import LocalSchemas
 from helenus_connector.shape.choice import make_shape
 from helenus_connector.testing.registry import MemoryRegistry
+from helenus_connector.transforms.catalog import CLASSES
 from helenus_connector.transforms.contract import ConfigKey
 from helenus_schemas.cql.table import Column
 from helenus_schemas.cql.types import parse
 from helenus_schemas.errors import HelenusError, Kind
 from helenus_schemas.event.change import Change, Effect, Scope
-from helenus_schemas.settings.properties import ConfigError
+from helenus_schemas.settings.properties import ConfigError, read_properties
 
 KAFKA = "org.apache.kafka.connect.transforms."
 T = table(("k", "int", "partition_key"))
@@ -321,3 +323,46 @@ def test_local_schemas_have_one_id_for_one_schema() -> None:
         1,
     ]
     assert schemas.reader(1, has_cql_names=False).decode(b"\x04") == 2
+
+
+PAGE = Path(__file__).parents[2] / "docs/transforms.md"
+
+
+def test_the_class_in_the_docs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    section = PAGE.read_text().partition("## A class of your own")[2]
+    source, properties = (
+        re.findall(rf"```{kind}\n(.*?)```", section, re.DOTALL)[0] for kind in ("python", "properties")
+    )
+    (tmp_path / "my_package").mkdir()
+    (tmp_path / "my_package/transforms.py").write_text(source)
+    monkeypatch.syspath_prepend(tmp_path)
+    more = dict(line.split("=", 1) for line in properties.splitlines())
+    stage = staged(tmp_path, monkeypatch, WIDE, **{**more, "transforms.upper.field": "w"})
+    written(stage, 1, 5, b"text", None)
+    assert stage.records_of(DATA) == [({"k": 1}, {"v": 5, "w": "TEXT", "x": None})]
+
+
+def test_the_examples_in_the_docs_are_valid(tmp_path: Path) -> None:
+    blocks = re.findall(r"```properties\n(.*?)```", PAGE.read_text(), re.DOTALL)
+    assert len(blocks) == 3
+    for block in blocks[:2]:
+        (tmp_path / "file.properties").write_text(block)
+        more = read_properties(tmp_path / "file.properties")
+        names = {key.split(".")[1] for key in more if key.startswith("transforms.")}
+        base = {"name": "n", "keyspace": "ks", "table": "t", "output.format": "key-value-json"}
+        ConnectorSettings.from_properties({**base, "transforms": ",".join(names), **more}, "test")
+
+
+def test_a_delete_out_of_an_envelope_without_the_row_before() -> None:
+    """Debezium's own class takes it for a TRUNCATE, and drops it."""
+    row = ConnectSchema("struct", is_optional=True, fields=(SchemaField("k", ConnectSchema("int32")),))
+    names = {"before": row, "after": row, "op": ConnectSchema("string")}
+    schema = ConnectSchema("struct", name="ks.t.Envelope", fields=tuple(SchemaField(n, s) for n, s in names.items()))
+    record = ConnectRecord("data-ks.t", 0, None, None, schema, {"before": None, "after": None, "op": "d"}, None)
+    plugin = CLASSES["io.debezium.transforms.ExtractNewRecordState"]
+    settings = {key.name: key.default for key in plugin.keys}
+    for mode, is_dropped in (("tombstone", False), ("delete-to-tombstone", False), ("drop", True), ("rewrite", False)):
+        made = plugin.make({**settings, "delete.tombstone.handling.mode": mode}).apply(record)
+        assert (made is None, made is None or made.value is None) == (is_dropped, True)
+    truncation = replace(record, value={"before": None, "after": None, "op": "t"})
+    assert plugin.make(settings).apply(truncation) is None

@@ -230,6 +230,22 @@ def test_every_key_is_connects(program: Program) -> None:
             ), (name, key.name)
 
 
+OURS = {
+    "ExtractNewRecordState": {"replace.null.with.default"},  # not in its list, though it is read
+    "ByLogicalTableRouter": {"key.field.name", "schema.name.adjustment.mode"},
+}
+
+
+def test_every_key_is_debeziums(program: Program) -> None:
+    names = ["ExtractNewRecordState", "ByLogicalTableRouter", "HeaderToValue", "outbox.EventRouter"]
+    lines = "\n".join(json.dumps({"plugin": f"io.debezium.transforms.{name}"}) for name in names)
+    for name, answer in zip(names, program.ask(lines).splitlines(), strict=True):
+        theirs = {key["name"]: (key["type"], key["importance"]) for key in json.loads(answer)}
+        keys = CLASSES[f"io.debezium.transforms.{name}"].keys
+        ours = {key.name: (key.type, key.importance) for key in keys if key.name not in OURS.get(name, ())}
+        assert ours == theirs, name
+
+
 def test_avro_is_that_of_an_avro_converter(program: Program) -> None:
     """Of Apicurio's, which is made of Confluent's: schemas and bytes, and what is read of them again."""
     rng = random.Random(5)

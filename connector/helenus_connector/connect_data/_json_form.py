@@ -56,6 +56,10 @@ def json_value(schema: ConnectSchema | None, value: Any, with_defaults: bool = T
         if of_key is not None and of_key.type == "string":
             return {key: json_value(of_value, item, with_defaults) for key, item in value.items()}
         return [[json_value(of_key, key), json_value(of_value, item, with_defaults)] for key, item in value.items()]
+    return _scalar_value(schema, value)
+
+
+def _scalar_value(schema: ConnectSchema, value: Any) -> Any:
     if is_time(schema):
         return to_number(value)
     if schema.type == "bytes":
