@@ -82,7 +82,7 @@ class Transform(Protocol):
 
     def __init__(self, settings: Mapping[str, Any]) -> None:
         """Take the values of KEYS by name, parsed, with defaults. Raises ValueError for values that do not go together:
-        `validate` shows the message.
+        `validate`, which makes one to see, shows the message. So this opens nothing.
         """
         ...
 

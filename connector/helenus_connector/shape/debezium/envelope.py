@@ -123,7 +123,8 @@ class Envelope(EnvelopeShape):
         # By its own constructor a named tuple takes three times as long.
         record = _new(Record, (parts[0], value, headers))
         image = _new(Image, (values, write_time, *_UNTIMED))
-        return _new(ShapedRecord, (record, None, resolved.key, image, partial(self._rebuild_record, resolved), None))
+        rebuild = partial(self._rebuild_record, resolved)
+        return _new(ShapedRecord, (record, None, resolved.key, image, rebuild, None, None))
 
     def _rebuild_record(self, resolved: ResolvedKey, image: Image | None) -> Record:
         """Return the record of another image of a row whose record `_direct` made."""
