@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
+from connector import test_none
+from connector.celled import NONE, events
 from connector.staged import ALL, DATA, DEAD_LETTERS, Staged, int32, table
 
 from helenus_connector.config.connector import ConnectorSettings, PulsarConnectorSettings
@@ -366,3 +368,14 @@ def test_a_delete_out_of_an_envelope_without_the_row_before() -> None:
         assert (made is None, made is None or made.value is None) == (is_dropped, True)
     truncation = replace(record, value={"before": None, "after": None, "op": "t"})
     assert plugin.make(settings).apply(truncation) is None
+
+
+def test_changes_that_no_row_was_read_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    unwrap = ("io.debezium.transforms.ExtractNewRecordState", {"add.fields": "op"})
+    properties = chain(unwrap, ("RegexRouter", {"regex": "data-ks\\.t", "replacement": "unwrapped"}))
+    stage = staged(tmp_path, monkeypatch, test_none.TABLE, **properties, **NONE, **test_none.QUIET)
+    stage.stage.run(events(test_none.wrote(5), test_none.deleted()), [], trust_images=True)
+    (key, value), (deleted_key, deleted) = stage.records_of("unwrapped")
+    assert key == deleted_key
+    assert (value["v"], value["__op"], deleted) == (5, "c", None)
+    assert {record.topic for record in stage.appended} == {"unwrapped"}

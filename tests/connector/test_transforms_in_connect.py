@@ -35,7 +35,7 @@ pytestmark = pytest.mark.integration
 
 SOURCE = Path(__file__).with_name("ConnectTransforms.java")
 KAFKA = "org.apache.kafka.connect.transforms."
-RECORDS = 40
+RECORDS = 25
 NO_DEFAULT = {"replace.null.with.default": "false"}
 TYPES = ("int8", "int16", "int32", "int64", "float32", "float64", "boolean", "string")
 FORMATS = (
