@@ -19,6 +19,7 @@ from connector.staged import NODE as STAGED_NODE
 from helenus_connector.config.column_masks import column_masks
 from helenus_connector.config.connector import ConnectorSettings
 from helenus_connector.config.row_condition import parse_condition
+from helenus_connector.control._obstacles import find_obstacle
 from helenus_connector.interfaces.event import Event
 from helenus_connector.interfaces.image import Image, LiveRow
 from helenus_connector.interfaces.resolved_key import ResolvedKey
@@ -505,6 +506,10 @@ def test_conditions_that_can_not_be_kept_are_refused(table: Table, more: dict[st
     assert raised.value.kind is Kind.CONFIG
 
 
+def test_a_condition_that_can_not_be_kept_is_an_obstacle_at_the_start() -> None:
+    assert "nosuch" in str(find_obstacle(settings(**{"where.t": "nosuch = 5"}), PLAIN_TABLE, None))
+
+
 # 4. skipped operations
 
 
@@ -579,7 +584,7 @@ def test_a_stage_counts_what_has_no_record(tmp_path: Path, monkeypatch: pytest.M
 def dead_letter(event: Event, **more: str) -> tuple[Any, ...]:
     log = MemoryLog()
     made = settings(**{"errors.tolerance": "all", **more})
-    Undeliverable(made).bury_events(log, [(event, HelenusError(Kind.POISON_EVENT, "bad"))])
+    Undeliverable(made).bury_events(log, [(event, HelenusError(Kind.POISON_EVENT, f"bad: {event.value!r}", "ks.t"))])
     (buried,) = log.appended
     assert buried.topic == made.dead_letters
     return tuple(buried)

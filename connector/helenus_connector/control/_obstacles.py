@@ -13,6 +13,7 @@ from helenus_connector.config.connector import ConnectorSettings
 from helenus_connector.gate import levels
 from helenus_connector.gate.replicas import Replicas
 from helenus_connector.shape.row.row import row_schemas
+from helenus_connector.shape.selection.row_selection import make_selection
 from helenus_schemas.cql.table import Table
 from helenus_schemas.cql.types import quote
 from helenus_schemas.errors import HelenusError, Kind
@@ -40,6 +41,7 @@ def find_obstacle(settings: ConnectorSettings, table: Table, session: Any) -> He
     published = table.select_columns(settings.published)
     try:
         row_schemas(published, settings)
+        make_selection(published, settings)
     except HelenusError as error:
         return error
     if settings.state == "rows" and (error_of_columns := _check_write_times(table, session)):

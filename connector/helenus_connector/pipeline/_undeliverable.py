@@ -103,7 +103,10 @@ class Undeliverable:
     def _append(self, log: Log, event: Event, cause: HelenusError) -> None:
         topic, name, has_value = self._settings.dead_letters, self._settings.name, True
         if self._settings.hides_values:
-            event, has_value = _without_values(event)
+            bare, has_value = _without_values(event)
+            if bare is not event or not has_value:  # its error may quote what is hidden
+                cause = HelenusError(cause.kind, "what the event says is no change that a record can show", cause.where)
+            event = bare
         dead_letters.append(log, topic, name, event, cause, has_value)
 
 

@@ -31,6 +31,7 @@ _NO_LOG = bytes(3)
 """First bytes of an event without digest, node and columns: it is of no commit log, as a repair's."""
 _NO_COLUMNS: frozenset[str] = frozenset()
 _TEXT = ("text", "ascii")
+_new = tuple.__new__
 
 
 def with_selection(shape: Shape, table: Table, settings: ConnectorSettings) -> Shape:
@@ -102,7 +103,7 @@ class SelectedShape:
                 selected.op = None if resolved.op is None else "d"
             elif was_excluded and resolved.op == "u":
                 selected.op = "c"
-        selected.before, selected.after = self._mask_image(before), self._mask_image(after)
+        self._mask_images(selected, before, after)
         return True
 
     def _marker_records(self, resolved: ResolvedKey) -> Iterable[ShapedRecord | None]:
@@ -113,7 +114,7 @@ class SelectedShape:
         if resolved.read_rows is None:  # it was not read
             return () if is_skipped else self._shape.records(resolved)
         selected = resolved.copy()
-        selected.before, selected.after = self._mask_image(resolved.before), self._mask_image(resolved.after)
+        self._mask_images(selected, resolved.before, resolved.after)
         selected.read_rows = self._selected_rows(resolved)
         return self._rows_alone(selected) if is_skipped else self._shape.records(selected)
 
@@ -135,12 +136,18 @@ class SelectedShape:
         def read_rows(_: ResolvedKey) -> Iterator[LiveRow]:
             for row in resolved.rows():
                 if self._selection.matches(row.values, row.image.values):
-                    yield row._replace(image=row.image._replace(values=self._selection.mask(row.image.values)))
+                    yield row._replace(image=self._mask_image(row.image))
 
         return read_rows
 
-    def _mask_image(self, image: Image | None) -> Image | None:
-        return None if image is None else image._replace(values=self._selection.mask(image.values))
+    def _mask_image(self, image: Image) -> Image:
+        # By its own constructor, or `_replace`, a named tuple takes several times as long.
+        return _new(Image, (self._selection.mask(image.values), *image[1:]))
+
+    def _mask_images(self, resolved: ResolvedKey, before: Image | None, after: Image | None) -> None:
+        """Set the row before and after a change as they may leave."""
+        resolved.before = None if before is None else self._mask_image(before)
+        resolved.after = None if after is None else self._mask_image(after)
 
     def _mask_cells(self, written: Cells) -> Cells:
         masks = self._selection.masks
