@@ -223,12 +223,11 @@ def test_the_text_of_a_schema() -> None:
         'syntax = "proto3";',
         "package ks;",
         "",
-        'import "confluent/meta.proto";',
         'import "confluent/type/decimal.proto";',
         "",
         "message t {",
         '  int32 a = 1 [(confluent.field_meta) = { params: [{ key: "connect.type", value: "int8" }] }];',
-        '  confluent.type.Decimal price = 2 [(confluent.field_meta) = { params: [{ key: "scale", value: "2" }] }];',
+        '  confluent.type.Decimal price = 2 [(confluent.field_meta) = { params: [{ value: "2", key: "scale" }] }];',
         "  repeated ConnectDefault1Entry m = 3;",
         "  homeMessage home = 4;",
         "  ConnectDefault2 anonymous = 5;",
@@ -258,7 +257,7 @@ def test_single_values_are_wrapped() -> None:
     assert converter.to_bytes("t", optional("int32"), 5) == b"\0\0\0\0\7\2\x08\x08\x05"
     assert converter.to_bytes("t", Schema("string"), "x") == b"\0\0\0\0\7\2\x0e\x0a\1x"
     assert converter.to_bytes("t", Schema("string"), None) is None
-    assert "message StringValue {\n  string value = 1;\n}" in store.texts[0]
+    assert 'message StringValue {\n  string value = 1 [json_name = "value"];\n}' in store.texts[0]
     assert store.texts[0] == store.texts[-1]
 
 
@@ -625,6 +624,8 @@ def test_other_headers() -> None:
         },
         "payload": {"street": "x", "no": None},
     }
+    numbers = Schema("map", key_schema=Schema("int32"), value_schema=Schema("string"))
+    assert plain(numbers, {1: "x"}) == b'[[1,"x"]]'
     with pytest.raises(HelenusError, match="no such header converter"):
         header_converter("x")
     with pytest.raises(HelenusError, match="no value"):

@@ -68,6 +68,7 @@ def values() -> list[tuple[Schema, Any]]:
         (Schema("array", value_schema=Schema("string")), ["a", 'b"', ""]),
         (Schema("array", value_schema=optional("int32")), [1, None]),
         (Schema("map", key_schema=Schema("string"), value_schema=Schema("boolean")), {"k": True}),
+        (Schema("map", key_schema=Schema("int32"), value_schema=Schema("string")), {1: "x"}),
     ]
 
 
@@ -122,7 +123,9 @@ def compiled(directory: Path, text: str) -> FileDescriptorProto:
         (directory / name).parent.mkdir(parents=True, exist_ok=True)
         (directory / name).write_text(f'syntax = "proto3"; {content}')
     _write_google(directory)
-    (directory / "helenus.proto").write_text(text)
+    # A registry knows the options without it, as in Confluent's own files.
+    with_meta = text.replace('import "', 'import "confluent/meta.proto"; import "', 1)
+    (directory / "helenus.proto").write_text(with_meta)
     command = [program, f"-I{directory}", f"--descriptor_set_out={directory / 'out'}", directory / "helenus.proto"]
     process = subprocess.run(command, capture_output=True, text=True)
     assert process.returncode == 0, process.stderr

@@ -1,7 +1,7 @@
 """`io.confluent.connect.json.JsonSchemaConverter`: JSON, and its JSON Schema in a registry.
 
-Source: `JsonSchemaData` of Confluent's schema-registry 8. The order of members in a schema is that of the fields, where
-Confluent's is that of a Java HashMap: the same schema for a registry with `normalize.schemas=true` alone.
+Source: `JsonSchemaData` of Confluent's schema-registry 8. Members, and branches of `oneOf`, are in the order of the
+fields, null first; Confluent's are in that of Java's hashes, so a registry may take the two for versions of one schema.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class JsonSchemaConverter:
             raise HelenusError(Kind.CONFIG, f"decimal.format={decimals[:40]}: give BASE64 or NUMERIC")
         self._is_numeric = decimals == "NUMERIC"
         self._allows_more = flag(properties, "object.additional.properties", True)
-        self._text = JsonText(self._is_numeric, skips_missing=True)
+        self._text = JsonText(self._is_numeric, is_confluent=True)
         self._subjects = SubjectSchemas(store, "JSON", is_key, subject_settings(properties, is_key))
         self._schemas: dict[int, tuple[ConnectSchema, str]] = {}
 
@@ -84,7 +84,7 @@ def json_schema(
     if schema.doc is not None:
         described["description"] = schema.doc
     if schema.default is not None:
-        described["default"] = json.loads(JsonText(is_numeric, skips_missing=True).encode(schema, schema.default))
+        described["default"] = json.loads(JsonText(is_numeric, is_confluent=True).encode(schema, schema.default))
     described |= _type_schema(schema, is_numeric, allows_more)
     if schema.version is not None:
         described["connect.version"] = schema.version

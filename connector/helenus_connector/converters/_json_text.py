@@ -19,13 +19,14 @@ KEY, VALUE = "key", "value"
 
 
 class JsonText:
-    """Encodes values. With `is_numeric` decimals are numbers; `skips_missing` leaves a required field without value
-    out, as Confluent's converter does, where Connect's refuses it.
+    """Encodes values. With `is_numeric` decimals are numbers. As Confluent's JsonSchemaConverter, if it `is_confluent`,
+    it leaves out a required field without value, and an entry of a map is an object; as Connect's JsonConverter it
+    refuses the field, and an entry is a pair.
     """
 
-    def __init__(self, is_numeric: bool, skips_missing: bool) -> None:
+    def __init__(self, is_numeric: bool, is_confluent: bool) -> None:
         self._is_numeric = is_numeric
-        self._skips_missing = skips_missing
+        self._is_confluent = is_confluent
 
     def encode(self, schema: ConnectSchema | None, value: Any) -> str:
         """Return a value as JSON, null for None. Raises ValueError for a value that is none of the schema."""
@@ -71,7 +72,7 @@ class JsonText:
         for field in schema.fields:
             member = _checked(value, dict).get(field.name)
             is_missing = member is None and field.schema.default is None and not field.schema.is_optional
-            if is_missing and self._skips_missing:
+            if is_missing and self._is_confluent:
                 continue
             if is_missing:
                 raise ValueError(f"the field {field.name} has no value")
@@ -81,12 +82,13 @@ class JsonText:
     def _map(self, schema: ConnectSchema, value: Any) -> str:
         key_schema, value_schema = schema.key_schema, schema.value_schema
         entries = [
-            (key if isinstance(key, str) else None, self.encode(key_schema, key), self.encode(value_schema, member))
+            (self.encode(key_schema, key), self.encode(value_schema, member))
             for key, member in _checked(value, dict).items()
         ]
         if has_text_keys(schema):
-            return f"{{{','.join(f'{key}:{member}' for _, key, member in entries)}}}"
-        members = (f'{{"{KEY}":{key},"{VALUE}":{member}}}' for _, key, member in entries)
+            return f"{{{','.join(f'{key}:{member}' for key, member in entries)}}}"
+        form = f'{{{{"{KEY}":{{}},"{VALUE}":{{}}}}}}' if self._is_confluent else "[{},{}]"
+        members = (form.format(key, member) for key, member in entries)
         return f"[{','.join(members)}]"
 
 

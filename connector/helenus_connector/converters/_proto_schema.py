@@ -24,7 +24,7 @@ from urllib.parse import quote_plus
 from google.protobuf.descriptor_pb2 import DescriptorProto, FieldDescriptorProto, FileDescriptorProto
 
 from helenus_connector.connect_data.schema import DECIMAL, ConnectSchema, SchemaField
-from helenus_connector.converters._proto_types import LOGICAL, META, WRAPPED, WRAPPERS, MessageType
+from helenus_connector.converters._proto_types import LOGICAL, WRAPPED, MessageType
 
 Nulls = Literal["none", "optional", "wrapper"]
 _NAME = "ConnectDefault"
@@ -39,6 +39,11 @@ _SCALARS = {
 }
 _TYPE_NAMES = dict(_SCALARS.values())
 _LABELS = {"optional": FieldDescriptorProto.LABEL_OPTIONAL, "repeated": FieldDescriptorProto.LABEL_REPEATED}
+_WRAPPER_OPTIONS = (
+    *("java_package", "java_outer_classname", "java_multiple_files", "go_package", "cc_enable_arenas"),
+    *("objc_class_prefix", "csharp_namespace"),
+)
+"""Options of wrappers.proto, in the order in which Confluent's converter has them."""
 _IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
 
 
@@ -182,8 +187,6 @@ class _FileBuilder:
             return self._nested(message, described, scope, schema, inner)
         if schema.type in ("int8", "int16"):
             params["connect.type"] = schema.type
-        if params:
-            self._import(META, is_option=True)
         return message_type.name if message_type is not None else _SCALARS[schema.type][0]
 
     def _known_message(self, schema: ConnectSchema) -> MessageType | None:
@@ -220,11 +223,10 @@ class _FileBuilder:
             inner += self.add_message(message.nested_type.add(), scope, name, fields, is_entry)
         return name
 
-    def _import(self, file: str, is_option: bool = False) -> None:
+    def _import(self, file: str) -> None:
         if file not in self.imports:
             self.imports.append(file)
-            if not is_option:
-                self.file.dependency.append(file)
+            self.file.dependency.append(file)
 
 
 def _entry_name(name: str) -> str:
@@ -234,10 +236,18 @@ def _entry_name(name: str) -> str:
 
 
 def _field_text(field: _Field) -> str:
-    params = ", ".join(f'{{ key: "{key}", value: "{_escaped(value)}" }}' for key, value in sorted(field.params.items()))
+    params = ", ".join(_param_text(key, value) for key, value in sorted(field.params.items()))
     meta = f" [(confluent.field_meta) = {{ params: [{params}] }}]" if params else ""
     label = f"{field.label} " if field.label else ""
     return f"{label}{field.type} {field.name} = {field.number}{meta};"
+
+
+def _param_text(key: str, value: str) -> str:
+    """Return a parameter of a field's meta, its two members in the order of their texts: so Confluent's has them, whose
+    file does not import what defines them either.
+    """
+    members = (f'{name}: "{_escaped(text)}"' for text, name in sorted(((key, "key"), (value, "value"))))
+    return f"{{ {', '.join(members)} }}"
 
 
 def _escaped(text: str) -> str:
@@ -253,11 +263,23 @@ def _wrapper_lines(descriptor: FileDescriptorProto) -> Iterator[str]:
     yield 'syntax = "proto3";'
     yield f"package {descriptor.package};"
     yield ""
+    for name in _WRAPPER_OPTIONS:
+        yield _option_text(name, getattr(descriptor.options, name))
+    yield ""
     for message in descriptor.message_type:
         yield f"message {message.name} {{"
         for field in message.field:
-            yield f"  {_TYPE_NAMES_BY_NUMBER[field.type]} {field.name} = {field.number};"
+            named = f"{_TYPE_NAMES_BY_NUMBER[field.type]} {field.name} = {field.number}"
+            yield f'  {named} [json_name = "{field.name}"];'
         yield "}"
+
+
+def _option_text(name: str, value: str | bool) -> str:
+    return f"option {name} = {str(value).lower() if isinstance(value, bool) else _quoted(value)};"
+
+
+def _quoted(text: str) -> str:
+    return f'"{_escaped(text)}"'
 
 
 _TYPE_NAMES_BY_NUMBER = {
@@ -265,4 +287,3 @@ _TYPE_NAMES_BY_NUMBER = {
     FieldDescriptorProto.TYPE_UINT32: "uint32",
     FieldDescriptorProto.TYPE_UINT64: "uint64",
 }
-WRAPPER_FILE = WRAPPERS

@@ -13,7 +13,6 @@ from google.protobuf.descriptor_pb2 import FieldDescriptorProto, FileDescriptorP
 from helenus_connector.connect_data.schema import DATE, DECIMAL, TIME, TIMESTAMP, ConnectSchema
 from helenus_connector.converters._values import calendar_date, number_of, signed_bytes, unscaled_digits
 
-META = "confluent/meta.proto"
 WRAPPERS = "google/protobuf/wrappers.proto"
 _INT32, _UINT32 = FieldDescriptorProto.TYPE_INT32, FieldDescriptorProto.TYPE_UINT32
 _DAY_MS = 86_400_000

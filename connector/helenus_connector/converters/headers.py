@@ -21,7 +21,7 @@ HeaderConverter = Callable[["ConnectSchema | None", Any], "bytes | None"]
 """Returns the bytes of a header's value; None for none. Raises HelenusError POISON_EVENT."""
 _STORAGE = "org.apache.kafka.connect.storage."
 _DAY_MS = 86_400_000
-_JSON = JsonText(is_numeric=False, skips_missing=False)
+_JSON = JsonText(is_numeric=False, is_confluent=False)
 
 
 def header_converter(class_name: str, with_schemas: bool = True) -> HeaderConverter:
