@@ -27,14 +27,18 @@ class RecordConverter(Protocol):
 
 
 class ConnectJson:
-    """JSON as Kafka Connect's JsonConverter writes it, with its schema or without."""
+    """JSON as Kafka Connect's JsonConverter writes it, with its schema or without.
 
-    def __init__(self, has_schemas: bool) -> None:
+    If it `keeps_nulls`, None with a schema has bytes too: as a header's, where it stands for no delete.
+    """
+
+    def __init__(self, has_schemas: bool, keeps_nulls: bool = False) -> None:
         self._has_schemas = has_schemas
+        self._keeps_nulls = keeps_nulls
         self._openings: dict[int, tuple[ConnectSchema, str]] = {}
 
     def to_bytes(self, topic: str, schema: ConnectSchema | None, value: Any) -> bytes | None:
-        if value is None:
+        if value is None and not (self._keeps_nulls and schema is not None):
             return None
         try:
             payload = json.dumps(json_value(schema, value), ensure_ascii=False, separators=(",", ":"))

@@ -43,9 +43,9 @@ def value_text(schema: ConnectSchema | None, value: Any) -> str:
 
 
 def header_bytes(schema: ConnectSchema | None, value: Any) -> bytes:
-    """Return a header's value as SimpleHeaderConverter writes it; bytes without a schema as they are. None is empty."""
-    if value is None:
-        return b""
+    """Return a header's value, which is not None, as SimpleHeaderConverter writes it; bytes without a schema as they
+    are.
+    """
     if schema is None and isinstance(value, bytes):
         return value
     return _literal(schema, value, is_embedded=False).encode()

@@ -41,7 +41,7 @@ class JsonSchemaConverter:
             raise HelenusError(Kind.CONFIG, f"decimal.format={decimals[:40]}: give BASE64 or NUMERIC")
         self._is_numeric = decimals == "NUMERIC"
         self._allows_more = flag(properties, "object.additional.properties", True)
-        self._text = JsonText(self._is_numeric, is_confluent=True)
+        self._text = JsonText(self._is_numeric)
         self._subjects = SubjectSchemas(store, "JSON", is_key, subject_settings(properties, is_key))
         self._schemas: dict[int, tuple[ConnectSchema, str]] = {}
 
@@ -84,7 +84,7 @@ def json_schema(
     if schema.doc is not None:
         described["description"] = schema.doc
     if schema.default is not None:
-        described["default"] = json.loads(JsonText(is_numeric, is_confluent=True).encode(schema, schema.default))
+        described["default"] = json.loads(JsonText(is_numeric).encode(schema, schema.default))
     described |= _type_schema(schema, is_numeric, allows_more)
     if schema.version is not None:
         described["connect.version"] = schema.version

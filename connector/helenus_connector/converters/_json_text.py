@@ -1,4 +1,4 @@
-"""Values as JSON, as Connect's and Confluent's converters write it.
+"""Values as JSON, as Confluent's JsonSchemaConverter writes it: without a required field that has no value.
 
 BASE64: {"d": "AXo="}, NUMERIC: {"d": 3.78}; dates, times and timestamps are numbers, NaN is text
 """
@@ -19,14 +19,10 @@ KEY, VALUE = "key", "value"
 
 
 class JsonText:
-    """Encodes values. With `is_numeric` decimals are numbers. As Confluent's JsonSchemaConverter, if it `is_confluent`,
-    it leaves out a required field without value, and an entry of a map is an object; as Connect's JsonConverter it
-    refuses the field, and an entry is a pair.
-    """
+    """Encodes values; with `is_numeric` decimals are numbers."""
 
-    def __init__(self, is_numeric: bool, is_confluent: bool) -> None:
+    def __init__(self, is_numeric: bool) -> None:
         self._is_numeric = is_numeric
-        self._is_confluent = is_confluent
 
     def encode(self, schema: ConnectSchema | None, value: Any) -> str:
         """Return a value as JSON, null for None. Raises ValueError for a value that is none of the schema."""
@@ -72,10 +68,8 @@ class JsonText:
         for field in schema.fields:
             member = _checked(value, dict).get(field.name)
             is_missing = member is None and field.schema.default is None and not field.schema.is_optional
-            if is_missing and self._is_confluent:
-                continue
             if is_missing:
-                raise ValueError(f"the field {field.name} has no value")
+                continue
             members.append(f"{_text(field.name)}:{self.encode(field.schema, member)}")
         return f"{{{','.join(members)}}}"
 
@@ -87,8 +81,7 @@ class JsonText:
         ]
         if has_text_keys(schema):
             return f"{{{','.join(f'{key}:{member}' for key, member in entries)}}}"
-        form = f'{{{{"{KEY}":{{}},"{VALUE}":{{}}}}}}' if self._is_confluent else "[{},{}]"
-        members = (form.format(key, member) for key, member in entries)
+        members = (f'{{"{KEY}":{key},"{VALUE}":{member}}}' for key, member in entries)
         return f"[{','.join(members)}]"
 
 

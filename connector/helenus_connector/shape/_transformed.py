@@ -167,8 +167,6 @@ class TransformedShape:
         return Record(key, self._value_converter.to_bytes(topic, changed.value_schema, changed.value), headers), topic
 
     def _header_bytes(self, header: ConnectHeader) -> bytes:
-        if header.schema is None and isinstance(header.value, bytes):
-            return header.value
         return self._convert_header(header.schema, header.value) or b""
 
     def _connect_record(self, record: Record, shaped: ShapedRecord, resolved: ResolvedKey) -> ConnectRecord:
