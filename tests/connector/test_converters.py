@@ -15,12 +15,13 @@ import pytest
 from google.protobuf.descriptor_pb2 import FileDescriptorProto
 from google.protobuf.message_factory import GetMessageClass
 
+from helenus_connector.connect_data.java_numbers import float_text
 from helenus_connector.connect_data.schema import DATE, DECIMAL, TIME, TIMESTAMP, ConnectSchema, SchemaField
 from helenus_connector.converters import choice
 from helenus_connector.converters._json_schema import json_schema
 from helenus_connector.converters._proto_schema import proto_schema, scrubbed_name
 from helenus_connector.converters._proto_types import new_pool
-from helenus_connector.converters._values import calendar_date, java_number, signed_bytes
+from helenus_connector.converters._values import calendar_date, signed_bytes
 from helenus_connector.converters.choice import CLASSES, make_converter
 from helenus_connector.converters.headers import header_converter
 from helenus_connector.shape.encoding.registry import Registry
@@ -422,11 +423,11 @@ def test_what_json_has_no_form_for(schema: Schema | None, value: Any, message: s
 
 def test_numbers_of_json_are_javas() -> None:
     texts = {1.0: "1.0", 1e7: "1.0E7", 9999999.0: "9999999.0", 0.001: "0.001", 1e-4: "1.0E-4", 0.0: "0.0"}
-    assert [java_number(number) for number in texts] == list(texts.values())
-    assert java_number(-0.0) == "-0.0"
-    assert java_number(0.1, is_single=True) == "0.1"
-    assert java_number(struct.unpack(">f", struct.pack(">f", 0.1))[0], is_single=True) == "0.1"
-    assert [java_number(float(text)) for text in ("nan", "inf", "-inf")] == ["NaN", "Infinity", "-Infinity"]
+    assert [float_text(number) for number in texts] == list(texts.values())
+    assert float_text(-0.0) == "-0.0"
+    assert float_text(0.1, 32) == "0.1"
+    assert float_text(struct.unpack(">f", struct.pack(">f", 0.1))[0], 32) == "0.1"
+    assert [float_text(float(text)) for text in ("nan", "inf", "-inf")] == ["NaN", "Infinity", "-Infinity"]
     data = converted(JSON_SCHEMA, Schema("float64"), float("nan"))
     assert (data or b"")[5:] == b'"NaN"'
 

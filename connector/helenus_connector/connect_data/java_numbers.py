@@ -84,7 +84,8 @@ def parse_decimal(text: str) -> Decimal:
 
 
 def float_text(value: float, bits: int = 64) -> str:
-    """Return a float as Java's `Double.toString`, or `Float.toString` for 32 bits."""
+    """Return a float as Java's `Double.toString`, or the nearest one of 32 bits as `Float.toString`."""
+    value = to_float32(value) if bits == 32 else value
     if math.isnan(value):
         return "NaN"
     if math.isinf(value):

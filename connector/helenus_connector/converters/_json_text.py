@@ -11,8 +11,9 @@ from base64 import b64encode
 from collections.abc import Callable
 from typing import Any
 
+from helenus_connector.connect_data.java_numbers import float_text
 from helenus_connector.connect_data.schema import DECIMAL, ConnectSchema
-from helenus_connector.converters._values import LOGICAL, decimal_bytes, java_number, number_of, unscaled_digits
+from helenus_connector.converters._values import LOGICAL, decimal_bytes, number_of, unscaled_digits
 
 KEY, VALUE = "key", "value"
 """Names of the parts of a map's entries, if its keys are no text."""
@@ -103,5 +104,5 @@ def _checked(value: Any, kind: type) -> Any:
 def _float(value: Any, is_single: bool) -> str:
     if not isinstance(value, int | float) or isinstance(value, bool):
         raise ValueError(f"{type(value).__name__} in the place of a float")
-    text = java_number(float(value), is_single)
+    text = float_text(float(value), 32 if is_single else 64)
     return text if math.isfinite(value) else f'"{text}"'  # as Jackson writes them

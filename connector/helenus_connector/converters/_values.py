@@ -1,4 +1,4 @@
-"""Values of Connect's logical types as the numbers and bytes that stand for them, and as Java writes numbers.
+"""Values of Connect's logical types as the numbers and bytes that stand for them, and by Java's calendar.
 
 A value that Python's `datetime` can't hold is that number already: see `connect_data.schema`.
 """
@@ -6,16 +6,15 @@ A value that Python's `datetime` can't hold is that number already: see `connect
 from __future__ import annotations
 
 import datetime
-import math
-import struct
+from collections.abc import Mapping
 from decimal import Decimal
 from typing import Any
 
 from helenus_connector.connect_data.schema import DATE, DECIMAL, TIME, TIMESTAMP, ConnectSchema
+from helenus_connector.connect_data.times import to_number
 from helenus_schemas.errors import HelenusError, Kind
 
-_EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.timezone.utc)
-_MILLISECOND = datetime.timedelta(milliseconds=1)
+_TIMES: Mapping[str, type | tuple[()]] = {DATE: datetime.date, TIME: datetime.time, TIMESTAMP: datetime.datetime}
 _GREGORIAN = 2_299_161  # Julian day number of 15 October 1582, from which on Java's calendar is the Gregorian
 _EPOCH_DAY = 2_440_588  # that of 1 January 1970
 LOGICAL = frozenset((DATE, DECIMAL, TIME, TIMESTAMP))
@@ -30,13 +29,8 @@ def number_of(schema: ConnectSchema, value: Any) -> int:
     """Return the number that stands for a date, a time or a timestamp. Raises ValueError for another value."""
     if isinstance(value, int) and not isinstance(value, bool):
         return value
-    if schema.name == DATE and isinstance(value, datetime.date):
-        return value.toordinal() - _EPOCH.toordinal()
-    if schema.name == TIME and isinstance(value, datetime.time):
-        seconds = value.hour * 3600 + value.minute * 60 + value.second
-        return seconds * 1000 + value.microsecond // 1000
-    if schema.name == TIMESTAMP and isinstance(value, datetime.datetime):
-        return (value - _EPOCH) // _MILLISECOND
+    if isinstance(value, _TIMES.get(schema.name or "", ())):
+        return to_number(value)
     raise ValueError(f"{type(value).__name__} is no {schema.name}")
 
 
@@ -62,32 +56,6 @@ def signed_bytes(value: int) -> bytes:
     """Return a number as Java's `BigInteger.toByteArray` does: in as few bytes as hold it with its sign."""
     length = (value + (value < 0)).bit_length() // 8 + 1
     return value.to_bytes(length, "big", signed=True)
-
-
-def java_number(value: float, is_single: bool = False) -> str:
-    """Return a float as Java's `Double.toString` does, or if it `is_single`, `Float.toString`."""
-    if math.isnan(value):
-        return "NaN"
-    if math.isinf(value):
-        return "Infinity" if value > 0 else "-Infinity"
-    text = _single_text(value) if is_single else repr(value)
-    sign, digits, exponent = Decimal(text).as_tuple()
-    assert isinstance(exponent, int)
-    figures = "".join(map(str, digits)).rstrip("0") or "0"
-    power = len(digits) + exponent - 1 if any(digits) else 0
-    prefix = "-" if sign else ""
-    if -3 <= power < 7:  # Java writes these without an exponent
-        whole = figures[: power + 1].ljust(power + 1, "0") if power >= 0 else "0"
-        fraction = figures[power + 1 :] if power >= 0 else "0" * (-power - 1) + figures
-        return f"{prefix}{whole}.{fraction or '0'}"
-    return f"{prefix}{figures[0]}.{figures[1:] or '0'}E{power}"
-
-
-def _single_text(value: float) -> str:
-    """Return the shortest decimal that is this number in 32 bits."""
-    single = struct.pack(">f", value)
-    texts = (f"{value:.{digits}g}" for digits in range(1, 10))
-    return next((text for text in texts if struct.pack(">f", float(text)) == single), repr(value))
 
 
 def calendar_date(day: int) -> tuple[int, int, int]:
