@@ -432,7 +432,7 @@ def test_keys_of_ours_in_their_file(tmp_path: Path) -> None:
         ("kafka.producer.ssl.truststore.location", "/t.jks", "export its certificates as PEM", "export its"),
         ("kafka.producer.ssl.keystore.location", "/k.jks", "convert it with keytool", "convert it with keytool"),
         ("kafka.producer.sasl.jaas.config", "x required;", "names no username", "names no username"),
-        ("value.converter", "org.apache.kafka.connect.storage.StringConverter", "", "value.converter"),
+        ("value.converter", "org.example.Converter", "", "value.converter"),
     ],
 )
 def test_what_has_no_counterpart_is_one_clear_error(

@@ -741,7 +741,13 @@ TRANSFORMS = {
 
 def test_transforms_are_plugins(api: Api) -> None:
     kinds = [plugin["type"] for plugin in api.ask("GET", "/connector-plugins?connectorsOnly=false")[1]]
-    assert {kind: kinds.count(kind) for kind in kinds} == {"source": 1, "transformation": 32, "predicate": 3}
+    assert {kind: kinds.count(kind) for kind in kinds} == {
+        "source": 1,
+        "transformation": 32,
+        "predicate": 3,
+        "converter": 12,
+        "header_converter": 3,
+    }
     assert len(api.ask("GET", "/connector-plugins")[1]) == 1
     plugin = "org.apache.kafka.connect.transforms.RegexRouter"
     answer = api.ask("GET", f"/connector-plugins/{plugin}/config")[1]
@@ -749,6 +755,10 @@ def test_transforms_are_plugins(api: Api) -> None:
         ("regex", "STRING", True),
         ("replacement", "STRING", True),
     ]
+    plugin = "io.confluent.connect.json.JsonSchemaConverter"
+    answer = api.ask("GET", f"/connector-plugins/{plugin}/config")[1]
+    assert {"value.subject.name.strategy", "decimal.format"} <= {key["name"] for key in answer}
+    assert all(key["documentation"] for key in answer)
 
 
 def test_transforms_are_validated(api: Api) -> None:

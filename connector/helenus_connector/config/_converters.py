@@ -60,7 +60,9 @@ def formats(key: str, value: str) -> tuple[Format, ...]:
 def are_converted(key: str, value: str) -> bool:
     """Return whether records of these converters' classes are made in another form first, and converted."""
     kinds = _kinds(key, value)
-    return kinds not in _FORMATS and all(kind in CLASSES or kind in _KINDS for kind in kinds)
+    # Of text alone the other side's converter is most likely forgotten: Java's text of a row has no reader.
+    is_half = not (key and value) and "String" in kinds
+    return not is_half and kinds not in _FORMATS and all(kind in CLASSES or kind in _KINDS for kind in kinds)
 
 
 def separate_converter_keys(properties: Mapping[str, str], own: Collection[str]) -> dict[str, str]:

@@ -1,4 +1,5 @@
 """Converters of Kafka Connect's, and of Confluent's for it: records as `connect_data` has them, to bytes.
 
-Others use `choice` (the converter that a class's name and its properties ask for) and `headers` (those of headers).
+Others use `choice` (the converter that a class's name and its properties ask for), `headers` (those of headers) and
+`catalog` (the list of all).
 """

@@ -59,6 +59,11 @@ class _NoSchemas:
 NO_SCHEMAS = _NoSchemas()
 
 
+def keys_of_class(class_name: str) -> tuple[str, ...]:
+    """Return the names of a class's own keys, also of those that mean nothing here."""
+    return _KEYS[class_name]
+
+
 def needs_registry(class_name: str) -> bool:
     """Return whether a class of these has schemas in a registry."""
     return _SUBJECTS[0] in _KEYS.get(class_name, ())

@@ -22,17 +22,10 @@ HeaderConverter = Callable[["ConnectSchema | None", Any], "bytes | None"]
 
 def header_converter(class_name: str) -> HeaderConverter:
     """Return the converter of headers that a class's name says. Raises HelenusError CONFIG for another class."""
-    converters: dict[str, HeaderConverter] = {
-        SIMPLE: simple_header,
-        "org.apache.kafka.connect.storage.StringConverter": partial(PlainText().to_bytes, "a header"),
-        "org.apache.kafka.connect.json.JsonConverter": partial(
-            ConnectJson(True, keeps_nulls=True).to_bytes, "a header"
-        ),
-    }
-    if class_name not in converters:
+    if class_name not in _CONVERTERS:
         problem = f"header.converter={class_name}: there is no such header converter"
-        raise HelenusError(Kind.CONFIG, problem, "", f"give one of {', '.join(converters)}")
-    return converters[class_name]
+        raise HelenusError(Kind.CONFIG, problem, "", f"give one of {', '.join(_CONVERTERS)}")
+    return _CONVERTERS[class_name]
 
 
 def check_header_converter(class_name: str) -> str:
@@ -52,3 +45,12 @@ def simple_header(schema: ConnectSchema | None, value: Any) -> bytes | None:
         return header_bytes(schema, value)
     except (ValueError, LookupError, TypeError) as error:
         raise HelenusError(Kind.POISON_EVENT, f"a header has no such form: {error}") from None
+
+
+_CONVERTERS: dict[str, HeaderConverter] = {
+    SIMPLE: simple_header,
+    "org.apache.kafka.connect.storage.StringConverter": partial(PlainText().to_bytes, "a header"),
+    "org.apache.kafka.connect.json.JsonConverter": partial(ConnectJson(True, keeps_nulls=True).to_bytes, "a header"),
+}
+HEADER_CLASSES = tuple(_CONVERTERS)
+"""The names of the classes that `header_converter` knows."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import types
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal, Union, get_args, get_origin
 
 from pydantic import SecretStr
@@ -15,7 +15,8 @@ from pydantic.fields import FieldInfo
 
 from helenus_connector.config.connector import CLASS, ConnectorSettings
 from helenus_connector.config.model import SERVERS, Model
-from helenus_connector.transforms.catalog import CLASSES
+from helenus_connector.converters.catalog import CONVERTERS, ConverterPlugin
+from helenus_connector.transforms.catalog import CLASSES, PluginClass
 from helenus_connector.transforms.contract import REQUIRED, ConfigKey
 from helenus_connector.transforms.properties import LISTED, keys_of, names_in
 from helenus_schemas import __version__
@@ -27,6 +28,7 @@ Json = dict[str, Any]
 INFO: Json = {"class": CLASS, "type": "source", "version": __version__}
 TASK_CLASS = f"{CLASS}Task"
 
+_PLUGINS: Sequence[PluginClass | ConverterPlugin] = (*CONVERTERS, *CLASSES.values())
 _FIRST = ("name", "connector.class", "tasks.max")
 _WIDTHS = {"INT": "SHORT", "DOUBLE": "SHORT", "BOOLEAN": "SHORT", "LIST": "LONG"}
 
@@ -172,8 +174,13 @@ def _definition(
 
 
 def plugin_infos() -> list[Json]:
-    """Return the classes of transforms and predicates as `/connector-plugins` lists them."""
-    return [{"class": name, "type": plugin.type, "version": __version__} for name, plugin in CLASSES.items()]
+    """Return the converters, and the classes of transforms and predicates, as `/connector-plugins` lists them."""
+    return [{"class": plugin.name, "type": plugin.type, "version": __version__} for plugin in _PLUGINS]
+
+
+def plugin_keys(name: str) -> Sequence[ConfigKey] | None:
+    """Return the keys of a converter, a transform or a predicate; None for another class."""
+    return next((plugin.keys for plugin in _PLUGINS if plugin.name == name), None)
 
 
 def plugin_definitions(keys: Iterable[ConfigKey], prefix: str = "", group: str | None = None) -> list[Json]:

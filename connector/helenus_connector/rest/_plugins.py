@@ -13,7 +13,6 @@ from helenus_connector.config.connector import is_class
 from helenus_connector.control.connectors import Connectors
 from helenus_connector.rest import _definitions as plugin
 from helenus_connector.rest._call import Resources, RestCall
-from helenus_connector.transforms.catalog import CLASSES
 from helenus_schemas.service import logs
 from helenus_schemas.settings.properties import shown_key
 
@@ -40,8 +39,8 @@ def _plugins(call: RestCall) -> Response:
 
 
 def _definitions(call: RestCall) -> Response:
-    if (other := CLASSES.get(call.path["plugin"])) is not None:
-        return JSONResponse(plugin.plugin_definitions(other.keys))
+    if (keys := plugin.plugin_keys(call.path["plugin"])) is not None:
+        return JSONResponse(plugin.plugin_definitions(keys))
     if not is_class(call.path["plugin"]):
         raise HTTPException(404, f"Unknown plugin {call.path['plugin']}.")
     return JSONResponse(plugin.definitions())
