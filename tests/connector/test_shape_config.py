@@ -37,6 +37,25 @@ def test_converters_say_the_format(properties: dict[str, str], form: str) -> Non
     assert settings_with(**properties, value_converter_schema_registry_url="http://r").output_format == form
 
 
+def test_keys_of_other_converters_are_their_own_but_for_the_registry() -> None:
+    properties = {
+        "value.converter": PROTOBUF,
+        "key.converter": STRING,
+        "value.converter.schema.registry.url": "http://r",
+        "value.converter.basic.auth.user.info": "u:p",
+        "value.converter.optional.for.nullables": "true",
+        "value.converter.auto.register.schemas": "false",
+    }
+    properties |= {"name": "n", "keyspace": "ks", "table": "t"}
+    settings = ConnectorSettings.from_properties(properties, "test.properties")
+    assert settings.value_converter_properties == {"optional.for.nullables": "true"}
+    login = settings.value_converter_schema_registry_basic_auth_user_info
+    assert login is not None
+    assert login.get_secret_value() == "u:p"
+    assert not settings.value_converter_auto_register_schemas
+    assert (settings.converter("key"), settings.converter("value")) == ("String", PROTOBUF)
+
+
 def test_avro_needs_a_registry_and_json_none() -> None:
     assert settings_with(output_format="json").value_converter_schema_registry_url == ""
     assert settings_with(key_converter_schema_registry_url="http://r").value_converter_schema_registry_url == "http://r"

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import Literal, get_args
 
-from helenus_connector.converters.choice import CLASSES, needs_registry
+from helenus_connector.converters.choice import CLASSES, is_connection_key, needs_registry
 
 Format = Literal["key-value-avro", "key-value-json", "json", "debezium", "debezium-cassandra", "cep44"]
 ENVELOPES: tuple[Format, ...] = ("debezium", "debezium-cassandra", "cep44")
@@ -66,15 +66,17 @@ def are_converted(key: str, value: str) -> bool:
 
 
 def separate_converter_keys(properties: Mapping[str, str], own: Collection[str]) -> dict[str, str]:
-    """Return properties in which the keys of converters in `CLASSES` are below `SIDE.converter.properties.`, as far as
-    they are not `own`, a connector's.
+    """Return properties in which the keys of converters in `CLASSES` are below `SIDE.converter.properties.`: all but
+    `own`, a connector's, and other names for those that say where the registry is and who logs in.
     """
     prefixes = tuple(f"{side}." for side in _SIDES if properties.get(side, "") in CLASSES)
     separated = {}
     for key, value in properties.items():
         prefix = next((p for p in prefixes if key.startswith(p) and key not in own), None)
-        inner = None if prefix is None else key[len(prefix) :].removeprefix("properties.")
-        separated[key if prefix is None else f"{prefix}properties.{inner}"] = value
+        if prefix is None or is_connection_key(key[len(prefix) :]):
+            separated[key] = value
+        else:
+            separated[f"{prefix}properties.{key[len(prefix) :].removeprefix('properties.')}"] = value
     return separated
 
 

@@ -59,6 +59,11 @@ class _NoSchemas:
 NO_SCHEMAS = _NoSchemas()
 
 
+def is_connection_key(key: str) -> bool:
+    """Return whether a key says where the registry is, or who logs in."""
+    return _CONNECTION.fullmatch(key) is not None
+
+
 def keys_of_class(class_name: str) -> tuple[str, ...]:
     """Return the names of a class's own keys, also of those that mean nothing here."""
     return _KEYS[class_name]
@@ -98,7 +103,7 @@ def make_converter(
 def _check_keys(class_name: str, side: str, properties: Mapping[str, str]) -> None:
     keys = _KEYS[class_name]
     for key in properties:
-        if key in keys or (keys and _CONNECTION.fullmatch(key)):
+        if key in keys or (keys and is_connection_key(key)):
             continue
         near = difflib.get_close_matches(key, keys, 1)
         advice = f"did you mean {side}.{near[0]}?" if near else "leave it out"
