@@ -244,6 +244,7 @@ def test_keys_of_converters_load(capsys: pytest.CaptureFixture[str]) -> None:
     assert settings.value_converter_schema_registry_basic_auth_user_info
     output = capsys.readouterr().out
     same = {"key.converter.schema.registry.url"}
+    same |= {f"{side}.converter.{side}.subject.name.strategy" for side in ("key", "value")}
     same |= {f"value.converter.{key}" for key in ("schema.registry.url", "normalize.schemas", "auto.register.schemas")}
     assert [key for key in of_both if (f"key={key} " in output) == (key in same)] == []
     assert "pw0rd" not in output
@@ -269,11 +270,6 @@ def test_apicurio_s_address_is_that_of_its_form_of_confluent_s(address: str, use
 @pytest.mark.parametrize(
     ("key", "value", "reason"),
     [
-        (
-            "value.subject.name.strategy",
-            "io.confluent.kafka.serializers.subject.RecordNameStrategy",
-            "TopicNameStrategy",
-        ),
         (
             "subject.name.strategy",
             "io.confluent.kafka.serializers.subject.TopicRecordNameStrategy",

@@ -176,6 +176,33 @@ def test_keys_and_values_of_any_converters(
     assert gone.value is None
 
 
+@pytest.mark.parametrize(
+    ("strategy", "subjects"),
+    [
+        ("RecordNameStrategy", {"ks.Key", "ks.t"}),
+        ("io.confluent.kafka.serializers.subject.TopicRecordNameStrategy", {f"{DATA}-ks.Key", f"{DATA}-ks.t"}),
+        ("TopicNameStrategy", {f"{DATA}-key", f"{DATA}-value"}),
+    ],
+)
+def test_subjects_of_avro(strategy: str, subjects: set[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    registry = MemoryRegistry()
+    monkeypatch.setattr(stage_module, "Registry", lambda *_: registry)
+    properties = {f"{side}.converter.{side}.subject.name.strategy": strategy for side in ("key", "value")}
+    properties |= {"output.format": "key-value-avro", "value.converter.schema.registry.url": "http://r"}
+    properties |= chain(("SetSchemaMetadata$Key", {"schema.name": "ks.Key"}))
+    written(staged(tmp_path, monkeypatch, **properties), 1, 5)
+    assert registry.subjects.keys() == subjects
+
+
+def test_a_strategy_alone_has_records_converted() -> None:
+    properties = {"name": "n", "keyspace": "ks", "table": "t", "value.converter.schema.registry.url": "http://r"}
+    strategy = {"value.converter.value.subject.name.strategy": "RecordNameStrategy"}
+    assert not ConnectorSettings.from_properties(properties, "f").has_transforms
+    assert ConnectorSettings.from_properties({**properties, **strategy}, "f").has_transforms
+    with pytest.raises(ConfigError, match=r"value\.subject\.name\.strategy=RecordNameStrategy: not with state=keys"):
+        ConnectorSettings.from_properties({**properties, **strategy, "state": "keys"}, "f")
+
+
 def test_a_key_of_a_number_and_headers_with_their_schema(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     properties = {"key.converter": CONVERTERS["long"], "value.converter": CONVERTERS["json"]}
     properties |= chain(("ExtractField$Key", {"field": "k"}))

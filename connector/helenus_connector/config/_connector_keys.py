@@ -19,6 +19,7 @@ from helenus_connector.config._key_columns import check_key_columns
 from helenus_connector.config.state import StateSettings
 from helenus_connector.converters.headers import SIMPLE as SIMPLE_HEADERS
 from helenus_connector.converters.headers import check_header_converter
+from helenus_connector.converters.subjects import TOPIC_NAME, check_strategy
 from helenus_schemas import names
 from helenus_schemas.codec.key import Compat
 from helenus_schemas.settings import fields
@@ -134,6 +135,15 @@ class ConnectorKeys(StateSettings):
     """Converter class of Kafka Connect; another way to set `output.format`."""
     header_converter: Annotated[str, AfterValidator(check_header_converter), Group("Records", "LOW")] = SIMPLE_HEADERS
     """Converter class of headers, of records that transforms or converters make (docs/transforms.md)."""
+    key_converter_key_subject_name_strategy: Annotated[str, AfterValidator(check_strategy), Group("Records", "LOW")] = (
+        TOPIC_NAME
+    )
+    """Strategy that names the subjects of keys: with another one than TopicNameStrategy records are made as by a
+    transform (docs/transforms.md)."""
+    value_converter_value_subject_name_strategy: Annotated[
+        str, AfterValidator(check_strategy), Group("Records", "LOW")
+    ] = TOPIC_NAME
+    """The same, of values."""
     key_converter_properties: Annotated[PassThrough, Group("Records", "LOW")] = {}
     """Of classes such as `ProtobufConverter`: all other `key.converter.*`, as their documentation has them; written
     without `properties`."""

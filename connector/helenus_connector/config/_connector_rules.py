@@ -28,6 +28,7 @@ from helenus_connector.transforms.properties import LISTED, check_properties, na
 from helenus_schemas.errors import HelenusError
 
 Problems = Iterator[tuple[str, str]]
+_STRATEGIES = [f"{part}.converter.{part}.subject.name.strategy" for part in ("key", "value")]
 _DATA_TOPIC, _KEY_COLUMNS, _DEFAULT_FORMAT = "data.topic", "message.key.columns", "key-value-avro"
 _WITHOUT_ENVELOPE = {None, *get_args(Format)} - set(ENVELOPES)  # None: the default, of which `output.format=` is none
 
@@ -224,6 +225,10 @@ def _check_transforms(connector: ConnectorProperties) -> Problems:
         "transforms": bool(names_in(transforms)),
         _KEY_COLUMNS: bool(connector.text(_KEY_COLUMNS)),
         "value.converter": are_converted(*connector.converters),
+        **{
+            key: bool(connector.text(key)) and not connector.text(key).endswith(".TopicNameStrategy")
+            for key in _STRATEGIES
+        },
     }
     used = next((key for key, is_used in uses.items() if is_used), None)
     if used is None:

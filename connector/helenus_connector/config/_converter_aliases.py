@@ -135,10 +135,7 @@ _HOST_NAME = _only("the name in the registry's certificate is always checked", "
 _BEARER = _only(f"a registry's login is {_REGISTRY}.basic.auth.user.info, a user and a password")
 _LOGIN = _only(f"set {_REGISTRY}.basic.auth.user.info=USER:PASSWORD")
 _CHECKED: Mapping[str, Alias] = {
-    **{
-        f"{prefix}subject.name.strategy": Alias(why="subjects are TOPIC-key and TOPIC-value", convert=_strategy)
-        for prefix in ("", "key.", "value.")
-    },
+    "subject.name.strategy": Alias(why="subjects are TOPIC-key and TOPIC-value", convert=_strategy),
     "use.schema.id": _only(_OWN, "-1"),
     "rule.*": _only(_RULES),
     "default.rules": _only(_RULES),
@@ -184,6 +181,8 @@ _KEY_ALIASES = {
 
 def _aliases_of(side: str) -> dict[str, str | Alias]:
     aliases: dict[str, str | Alias] = {name: use(side) for name, use in _USED.items()}
+    other = "value" if side == "key" else "key"
+    aliases[f"{other}.subject.name.strategy"] = Alias(why=f"it is that of {other}s, which {other}.converter has")
     if side == "key":
         aliases |= _KEY_ALIASES
     aliases |= _CHECKED

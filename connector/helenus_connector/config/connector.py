@@ -15,9 +15,12 @@ from helenus_connector.config._connector_keys import is_class as is_class
 from helenus_connector.config._converters import CONNECT_JSON, ENVELOPES, are_converted, converter_kind, is_avro
 from helenus_connector.config._key_columns import key_columns
 from helenus_connector.config._topic_creation import TopicCreation, chooses_partitions, topic_creation
+from helenus_connector.converters.subjects import TOPIC_NAME
 from helenus_connector.transforms.properties import LISTED, names_in
 from helenus_schemas.names import avro_name
 
+Part = Literal["key", "value"]
+PARTS: tuple[Part, ...] = ("key", "value")
 _REPLACE_KEY_FIELDS = "org.apache.kafka.connect.transforms.ReplaceField$Key"
 
 
@@ -60,9 +63,19 @@ class ConnectorSettings(ConnectorKeys):
     @property
     def has_transforms(self) -> bool:
         """Return whether records are made in another form first, and then transformed or converted."""
-        return bool(names_in(self.record_transforms)) or are_converted(self.key_converter, self.value_converter)
+        has_subjects = any(
+            self.subject_strategy(part) != TOPIC_NAME and self.converter(part) == "Avro" for part in PARTS
+        )
+        is_converted = has_subjects or are_converted(self.key_converter, self.value_converter)
+        return is_converted or bool(names_in(self.record_transforms))
 
-    def converter(self, part: Literal["key", "value"]) -> str:
+    def subject_strategy(self, part: Part) -> str:
+        """Return the class that names the subjects of keys, or of values."""
+        if part == "key":
+            return self.key_converter_key_subject_name_strategy
+        return self.value_converter_value_subject_name_strategy
+
+    def converter(self, part: Part) -> str:
         """Return how keys, or values, are converted: `Avro`, `Json`, `String`, or the name of another class."""
         own, other = self.key_converter, self.value_converter
         own, other = (own, other) if part == "key" else (other, own)

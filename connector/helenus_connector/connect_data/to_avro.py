@@ -139,15 +139,13 @@ class AvroWriter:
 
 
 class AvroConverter:
-    """Avro behind what `register` returns for its schema, in the subject TOPIC-key or TOPIC-value.
-
-    `part` is `key` or `value`. `subject_prefix` returns what takes the topic's place in a subject.
+    """Avro behind what `register` returns for its schema, in the subject that `subject` returns for a topic and the
+    schema's name.
     """
 
-    def __init__(self, register: Register, part: str, subject_prefix: Callable[[str], str] = str) -> None:
+    def __init__(self, register: Register, subject: Callable[[str, str | None], str]) -> None:
         self._register = register
-        self._part = part
-        self._subject_prefix = subject_prefix
+        self._subject = subject
         self._writers: dict[int, tuple[ConnectSchema, AvroWriter]] = {}
         self._frames: dict[tuple[str, str], bytes] = {}
 
@@ -160,8 +158,8 @@ class AvroConverter:
             writer = self._writer(schema)
             data = writer.encode(value)
         except ValueError as error:
-            raise HelenusError(Kind.POISON_EVENT, f"a {self._part} has no Avro form: {error}", topic) from None
-        return self._frame(topic, writer.text) + data
+            raise HelenusError(Kind.POISON_EVENT, f"a key or value has no Avro form: {error}", topic) from None
+        return self._frame(self._subject(topic, schema.name), writer.text) + data
 
     def _writer(self, schema: ConnectSchema) -> AvroWriter:
         cached = self._writers.get(id(schema))
@@ -172,13 +170,13 @@ class AvroConverter:
             self._writers[id(schema)] = cached
         return cached[1]
 
-    def _frame(self, topic: str, text: str) -> bytes:
-        frame = self._frames.get((topic, text))
+    def _frame(self, subject: str, text: str) -> bytes:
+        frame = self._frames.get((subject, text))
         if frame is None:
-            frame = self._register(f"{self._subject_prefix(topic)}-{self._part}", text)
+            frame = self._register(subject, text)
             if len(self._frames) >= _CACHED_SCHEMAS:
                 self._frames.clear()
-            self._frames[topic, text] = frame
+            self._frames[subject, text] = frame
         return frame
 
 

@@ -14,8 +14,8 @@ from typing import Any
 
 from helenus_connector.connect_data.schema import DECIMAL, ConnectSchema
 from helenus_connector.converters._json_text import KEY, VALUE, JsonText, has_text_keys
-from helenus_connector.converters._subjects import SchemaStore, SubjectSchemas, flag, subject_settings
 from helenus_connector.converters._values import unfit
+from helenus_connector.converters.subjects import SchemaStore, SubjectSchemas, flag, subject_settings
 from helenus_schemas.errors import HelenusError, Kind
 
 _FRAME = struct.Struct(">bI")

@@ -26,8 +26,8 @@ from helenus_connector.converters._proto_schema import (
     wrapper_schema,
 )
 from helenus_connector.converters._proto_types import LOGICAL, WRAPPED, fill_logical, new_pool
-from helenus_connector.converters._subjects import SchemaStore, SubjectSchemas, flag, subject_settings
 from helenus_connector.converters._values import unfit
+from helenus_connector.converters.subjects import SchemaStore, SubjectSchemas, flag, subject_settings
 from helenus_schemas.codec.avro_long import long_bytes
 from helenus_schemas.errors import HelenusError, Kind
 

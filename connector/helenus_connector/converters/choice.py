@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from helenus_connector.connect_data.converter import RecordConverter
 from helenus_connector.converters._json_schema import JsonSchemaConverter
 from helenus_connector.converters._plain import ByteArrayConverter, NumberConverter
-from helenus_connector.converters._subjects import SchemaStore
+from helenus_connector.converters.subjects import SchemaStore
 from helenus_schemas.errors import HelenusError, Kind
 from helenus_schemas.settings.properties import shown_key
 

@@ -8,9 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
-from typing import Literal
 
-from helenus_connector.config.connector import ConnectorSettings
+from helenus_connector.config.connector import PARTS, ConnectorSettings, Part
 from helenus_connector.connect_data.converter import ConnectJson, PlainText, RecordConverter
 from helenus_connector.connect_data.from_avro import AvroReader
 from helenus_connector.connect_data.record import ConnectHeader, ConnectRecord
@@ -18,6 +17,7 @@ from helenus_connector.connect_data.schema import ConnectSchema
 from helenus_connector.connect_data.to_avro import AvroConverter
 from helenus_connector.converters.choice import make_converter, needs_registry
 from helenus_connector.converters.headers import header_converter
+from helenus_connector.converters.subjects import TOPIC_NAME, subject_name
 from helenus_connector.interfaces.image import Image
 from helenus_connector.interfaces.resolved_key import ResolvedKey
 from helenus_connector.interfaces.shape import Record, Shape, ShapedRecord
@@ -28,7 +28,6 @@ from helenus_connector.transforms.contract import TransformError
 from helenus_schemas.errors import HelenusError, Kind
 from helenus_schemas.settings import fields
 
-Part = Literal["key", "value"]
 _FRAME = 5  # bytes of the Confluent wire format before the Avro
 _TEXT = ConnectSchema("string")
 _BINARY_HEADER = "exact_key"
@@ -60,10 +59,12 @@ class LocalSchemas:
 def settings_without_transforms(settings: ConnectorSettings) -> ConnectorSettings:
     """Return the settings of the shape whose records are transformed: the same format, in Avro."""
     output_format = settings.output_format if settings.is_envelope else "key-value-avro"
-    converters = {"key_converter": "", "value_converter": ""}
-    return settings.model_copy(
-        update={"transforms": {}, "message_key_columns": "", "output_format": output_format, **converters}
-    )
+    unset = dict.fromkeys(("key_converter", "value_converter", "message_key_columns"), "")
+    strategies = {f"{part}_converter_{part}_subject_name_strategy": TOPIC_NAME for part in PARTS}
+    update: dict[str, object] = {"transforms": {}, "output_format": output_format, **unset, **strategies}
+    plain = settings.model_copy(update=update)
+    assert not plain.has_transforms
+    return plain
 
 
 def _converter(part: Part, settings: ConnectorSettings, registry: SchemaIds | None) -> RecordConverter:
@@ -71,18 +72,25 @@ def _converter(part: Part, settings: ConnectorSettings, registry: SchemaIds | No
     is_key = part == "key"
     match name := settings.converter(part):
         case "Avro":
-            return AvroConverter(partial(register_frame, registry), part, settings.subject_prefix)
+            return AvroConverter(partial(register_frame, registry), partial(_subject, settings, part))
         case "Json":
             return ConnectJson(settings.json_schemas[0 if is_key else 1])
         case "String":
             return PlainText()
     own = settings.key_converter_properties if is_key else settings.value_converter_properties
     shared = {
+        f"{part}.subject.name.strategy": settings.subject_strategy(part),
         "auto.register.schemas": str(settings.value_converter_auto_register_schemas).lower(),
         "normalize.schemas": str(settings.value_converter_normalize_schemas).lower(),
     }
     store = registry if isinstance(registry, Registry) else None
     return make_converter(name, is_key, {**(shared if needs_registry(name) else {}), **own}, store)
+
+
+def _subject(settings: ConnectorSettings, part: Part, topic: str, record_name: str | None) -> str:
+    strategy = settings.subject_strategy(part)
+    prefix = settings.subject_prefix(topic) if strategy == TOPIC_NAME else topic
+    return subject_name(strategy, prefix, part, record_name)
 
 
 class TransformedShape:

@@ -15,6 +15,25 @@ TOPIC_NAME, RECORD_NAME, TOPIC_RECORD_NAME = (
 )
 
 
+def subject_name(strategy: str, topic: str, part: str, record_name: str | None) -> str:
+    """Return the subject of a schema; `part` is `key` or `value`. Raises HelenusError POISON_EVENT for a schema without
+    the name that its subject has.
+    """
+    if strategy == TOPIC_NAME:
+        return f"{topic}-{part}"
+    if not record_name:
+        raise unfit(f"{strategy.rpartition('.')[2]} needs a schema with a name, and the {part}'s has none")
+    return record_name if strategy == RECORD_NAME else f"{topic}-{record_name}"
+
+
+def check_strategy(name: str) -> str:
+    """Return a strategy's class, which may be named without its package. Raises ValueError for another."""
+    strategy = name if "." in name else f"{_STRATEGIES}{name}"
+    if strategy not in (TOPIC_NAME, RECORD_NAME, TOPIC_RECORD_NAME):
+        raise ValueError(f"give {TOPIC_NAME}, {RECORD_NAME} or {TOPIC_RECORD_NAME}")
+    return strategy
+
+
 class RegisteredSchema(NamedTuple):
     """A schema's id in the registry, and its text there: another than ours if the latest version is used."""
 
@@ -55,19 +74,11 @@ class SubjectSchemas:
         """Return the id of a schema, whose records have this name, and its text. Raises as `Registry.register`, and
         HelenusError POISON_EVENT for a record without the name that its subject has.
         """
-        subject = self._subject(topic, record_name)
+        subject = subject_name(self._settings.strategy, topic, self._suffix, record_name)
         registered = self._registered.get((subject, schema))
         if registered is None:
             registered = self._registered[subject, schema] = self._request(subject, schema)
         return registered
-
-    def _subject(self, topic: str, record_name: str | None) -> str:
-        strategy = self._settings.strategy
-        if strategy == TOPIC_NAME:
-            return f"{topic}-{self._suffix}"
-        if not record_name:
-            raise unfit(f"{strategy.rpartition('.')[2]} needs a schema with a name, and the {self._suffix}'s has none")
-        return record_name if strategy == RECORD_NAME else f"{topic}-{record_name}"
 
     def _request(self, subject: str, schema: str) -> RegisteredSchema:
         settings = self._settings
@@ -80,11 +91,10 @@ class SubjectSchemas:
 def subject_settings(properties: Mapping[str, str], is_key: bool) -> SubjectSettings:
     """Return what a converter's properties say. Raises HelenusError CONFIG for a value that it can't have."""
     key = f"{'key' if is_key else 'value'}.subject.name.strategy"
-    strategy = properties.get(key, TOPIC_NAME)
-    strategy = strategy if "." in strategy else f"{_STRATEGIES}{strategy}"
-    if strategy not in (TOPIC_NAME, RECORD_NAME, TOPIC_RECORD_NAME):
-        advice = f"give {TOPIC_NAME}, {RECORD_NAME} or {TOPIC_RECORD_NAME}"
-        raise HelenusError(Kind.CONFIG, f"{key}={strategy}: there is no such strategy", "", advice)
+    try:
+        strategy = check_strategy(properties.get(key, TOPIC_NAME))
+    except ValueError as error:
+        raise HelenusError(Kind.CONFIG, f"{key}={properties[key]}: there is no such strategy", "", str(error)) from None
     return SubjectSettings(
         strategy,
         flag(properties, "auto.register.schemas", True),
