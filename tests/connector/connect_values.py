@@ -12,10 +12,10 @@ from typing import Any
 
 from helenus_connector.connect_data._json_form import json_schema, json_value
 from helenus_connector.connect_data.java_numbers import to_float32
-from helenus_connector.connect_data.java_text import header_bytes
 from helenus_connector.connect_data.record import ConnectHeader, ConnectRecord
 from helenus_connector.connect_data.schema import DATE, DECIMAL, TIME, TIMESTAMP, ConnectSchema, SchemaField
 from helenus_connector.connect_data.times import from_milliseconds
+from helenus_connector.converters.headers import simple_header
 
 INTEGERS = {"int8": 8, "int16": 16, "int32": 32, "int64": 64}
 SCALARS = (*INTEGERS, "float32", "float64", "boolean", "string", "bytes")
@@ -185,7 +185,7 @@ def shown(record: ConnectRecord) -> dict[str, Any]:
     """A record as ConnectTransforms.java prints it."""
     plain = to_json(record)
     plain["headers"] = [
-        [*pair, header_bytes(header.schema, header.value).decode()]
+        [*pair, (simple_header(header.schema, header.value) or b"").decode()]
         for pair, header in zip(plain["headers"], record.headers, strict=True)
     ]
     return plain
