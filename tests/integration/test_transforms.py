@@ -119,11 +119,11 @@ def test_rows_out_of_envelopes(pipeline: Pipeline, session: Any) -> None:
 
 
 def test_text_and_protobuf_in_place_of_avro(pipeline: Pipeline, session: Any) -> None:
-    """The bytes are those of Protobuf's specification: field 1 is a number, field 2 a text."""
+    """The bytes are those of Protobuf's specification: field 1 is the text: columns are in the order of names."""
     session.execute("INSERT INTO smt.converted (k, v, secret) VALUES (3, 7, 'x')")
     (row,) = written(pipeline, "data-smt.converted", 1)[:1]
     assert row.key() == b"Struct{k=3}"
-    assert (row.value()[:1], row.value()[5:]) == (b"\0", b"\0\x08\x07\x12\x01x")
+    assert (row.value()[:1], row.value()[5:]) == (b"\0", b"\0\x0a\x01x\x10\x07")
     client = SchemaRegistryClient({"url": pipeline.status.registry_url})
     schema = client.get_schema(int.from_bytes(row.value()[1:5], "big"))
     subjects = client.get_subjects()
