@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 import struct
 import uuid
 from collections.abc import Sequence
@@ -15,6 +16,8 @@ from agent.writer import Cell, Row, Update, table_of
 from connector.celled import AS_JSON, JSON, events
 from connector.staged import CLUSTERED, Staged
 from connector.staged import NODE as STAGED_NODE
+from hypothesis import given
+from hypothesis import strategies as st
 
 from helenus_connector.config.column_masks import column_masks
 from helenus_connector.config.connector import ConnectorSettings
@@ -603,3 +606,28 @@ def test_dead_letters_have_no_cells() -> None:
         poison = event._replace(value=b"\xff" + SECRET)
         assert SECRET not in repr([dead_letter(torn, **more), dead_letter(poison, **more)]).encode()
         assert b"value" in repr(dead_letter(poison, **more)).encode()
+
+
+@pytest.mark.parametrize("digits", [5, -(10**40) - 1, 123_456_789_012_345_678_901_234_567_890])
+@pytest.mark.parametrize("scale", [0, 2, 2**31 - 1, -(2**31)])
+def test_decimals_of_any_size_are_compared_as_they_are(digits: int, scale: int) -> None:
+    """Python's arithmetic has 28 digits, and raises for such scales."""
+    data = scale.to_bytes(4, "big", signed=True) + digits.to_bytes(18, "big", signed=True)
+    columns = [Column("d", parse("decimal"))]
+    assert bind_condition(parse_condition("d > 0"), columns)([data]) is (digits > 0)
+    assert bind_condition(parse_condition("d IN (7)"), columns)([data]) is False
+    if scale == 0:
+        assert bind_condition(parse_condition(f"d = {digits}"), columns)([data]) is True
+        assert bind_condition(parse_condition(f"d = {digits + 1}"), columns)([data]) is False
+
+
+@given(pattern=st.text("ab%_.", max_size=8), text=st.text("ab.\n", max_size=12))
+def test_like_is_the_regular_expression_it_stands_for(pattern: str, text: str) -> None:
+    expression = "".join({"%": ".*", "_": "."}.get(c) or re.escape(c) for c in pattern)
+    test = bind_condition(parse_condition(f"t LIKE '{pattern}'"), [Column("t", parse("text"))])
+    assert test([text.encode()]) is (re.fullmatch(expression, text, re.DOTALL) is not None)
+
+
+def test_like_takes_a_long_text_with_many_beginnings() -> None:
+    test = bind_condition(parse_condition(f"t LIKE '{'%a' * 20}%b%'"), [Column("t", parse("text"))])
+    assert test([b"a" * 1_000_000]) is False

@@ -74,9 +74,8 @@ def _scalar_test(condition: ColumnComparison | InList | Like, t: CqlType) -> Cal
     if isinstance(condition, Like):
         if t.name not in ("text", "ascii"):
             raise ValueError(f"{condition.column} LIKE: it is {t}, and no text")
-        parts = {"%": ".*", "_": "."}
-        pattern = re.compile("".join(parts.get(c) or re.escape(c) for c in condition.pattern), re.DOTALL)
-        return lambda data: pattern.fullmatch(data.decode()) is not None
+        matches = _like(condition.pattern)
+        return lambda data: matches(data.decode())
     value = _decoder(condition.column, t)
     if isinstance(condition, InList):
         literals = frozenset(_converted(condition.column, t, literal) for literal in condition.literals)
@@ -122,6 +121,33 @@ def _signed(data: bytes) -> int:
     return int.from_bytes(data, "big", signed=True)
 
 
+def _decimal(data: bytes) -> Decimal:
+    """Return a decimal as it is: arithmetic would round it to 28 digits, and refuse large scales."""
+    sign, digits, _ = Decimal(_signed(data[4:])).as_tuple()
+    return Decimal((sign, digits, -_signed(data[:4])))
+
+
+def _like(pattern: str) -> Callable[[str], bool]:
+    """Return the test of LIKE. It takes time in proportion to the text, where a regular expression with several `.*`
+    would try them all.
+    """
+    first, *others = (
+        re.compile("".join("." if c == "_" else re.escape(c) for c in part), re.DOTALL) for part in pattern.split("%")
+    )
+    if not others:
+        return lambda text: first.fullmatch(text) is not None
+    last_length = len(pattern.rpartition("%")[2])
+
+    def matches(text: str) -> bool:
+        match = first.match(text)
+        end = len(text) - last_length
+        for part in others[:-1]:
+            match = None if match is None else part.search(text, match.end(), max(end, 0))
+        return match is not None and match.end() <= end and others[-1].fullmatch(text, end) is not None
+
+    return matches
+
+
 def _decoder(column: str, t: CqlType) -> _Value:
     """Return a function from CQL bytes to what literals are compared with. Raises ValueError for other types."""
     name = t.name
@@ -135,7 +161,7 @@ def _decoder(column: str, t: CqlType) -> _Value:
         unpack = struct.Struct(">f" if name == "float" else ">d").unpack
         return lambda data: unpack(data)[0]
     if name == "decimal":
-        return lambda data: Decimal(_signed(data[4:])).scaleb(-_signed(data[:4]))
+        return _decimal
     if name in ("uuid", "timeuuid"):
         return lambda data: uuid.UUID(bytes=data)
     if name == "boolean":
