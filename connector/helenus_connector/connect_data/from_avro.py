@@ -62,7 +62,7 @@ class AvroReader:
         self._named: dict[str, Any] = {}
         self._has_cql_names = has_cql_names
         schema = json.loads(text)
-        self._writer = fastavro.parse_schema(_without_logical_types(schema))
+        self._writer = fastavro.parse_schema(without_logical_types(schema))
         self.schema, self._read = self._form(schema)
 
     def decode(self, data: bytes) -> Any:
@@ -188,9 +188,10 @@ def _names(schema: Mapping[str, Any]) -> dict[str, Any]:
     return names
 
 
-def _without_logical_types(schema: Any) -> Any:
+def without_logical_types(schema: Any) -> Any:
+    """Return an Avro schema of plain types alone: fastavro then takes their values as they are."""
     if isinstance(schema, list):
-        return [_without_logical_types(part) for part in schema]
+        return [without_logical_types(part) for part in schema]
     if isinstance(schema, dict):
-        return {key: _without_logical_types(part) for key, part in schema.items() if key != "logicalType"}
+        return {key: without_logical_types(part) for key, part in schema.items() if key != "logicalType"}
     return schema

@@ -16,6 +16,7 @@ from typing import Any
 import fastavro
 
 from helenus_connector.connect_data._json_form import unscaled_bytes
+from helenus_connector.connect_data.from_avro import without_logical_types
 from helenus_connector.connect_data.java_numbers import float_text
 from helenus_connector.connect_data.schema import DATE, DECIMAL, TIME, TIMESTAMP, ConnectSchema, SchemaField
 from helenus_connector.connect_data.times import is_time, to_number
@@ -53,7 +54,7 @@ class AvroWriter:
         self._unnamed = 0
         form = self._schema(schema)
         self.text = json.dumps(form, separators=(",", ":"), ensure_ascii=False)
-        self._writer = fastavro.parse_schema(_without_logical_types(form))
+        self._writer = fastavro.parse_schema(without_logical_types(form))
         self._write = _writer(schema)
 
     def encode(self, value: Any) -> bytes:
@@ -258,11 +259,3 @@ def _nullable(write: Write | None) -> Write:
     if write is None:
         return lambda value: value
     return lambda value: None if value is None else write(value)
-
-
-def _without_logical_types(schema: Any) -> Any:
-    if isinstance(schema, list):
-        return [_without_logical_types(part) for part in schema]
-    if isinstance(schema, dict):
-        return {key: _without_logical_types(part) for key, part in schema.items() if key != "logicalType"}
-    return schema

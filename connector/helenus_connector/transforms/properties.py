@@ -10,10 +10,12 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from helenus_connector.transforms.catalog import PluginClass, PluginType, find_class
 from helenus_connector.transforms.contract import REQUIRED, ConfigKey, RecordPredicate, Transform
+
+if TYPE_CHECKING:
+    from helenus_connector.transforms.catalog import PluginClass, PluginType
 
 KINDS: Mapping[str, PluginType] = {"transforms": "transformation", "predicates": "predicate"}
 LISTED = ""
@@ -46,6 +48,13 @@ class TransformStep:
         return self.predicate is None or self.predicate.test(record) is not self.is_negated
 
 
+def _find_class(name: str, kind: PluginType) -> PluginClass:
+    # Each of Spark's processes reads settings, and most connectors have no transform.
+    from helenus_connector.transforms.catalog import find_class
+
+    return find_class(name, kind)
+
+
 def names_in(properties: Mapping[str, str]) -> list[str]:
     """Return the names that `transforms` or `predicates` lists."""
     return [name.strip() for name in properties.get(LISTED, "").split(",") if name.strip()]
@@ -67,7 +76,7 @@ def make_steps(transforms: Mapping[str, str], predicates: Mapping[str, str]) -> 
 
 
 def _make(kind: str, name: str, properties: Mapping[str, str]) -> Any:
-    plugin = find_class(properties[f"{name}.type"].strip(), KINDS[kind])
+    plugin = _find_class(properties[f"{name}.type"].strip(), KINDS[kind])
     prefix = f"{name}."
     texts = {key[len(prefix) :]: value for key, value in properties.items() if key.startswith(prefix)}
     values = {key.name: key.parse(texts[key.name]) if key.name in texts else key.default for key in plugin.keys}
@@ -78,7 +87,7 @@ def keys_of(kind: str, name: str, properties: Mapping[str, str]) -> tuple[Config
     """Return the keys that a transform or predicate has below its name."""
     common = (TYPE, PREDICATE, NEGATE) if kind == "transforms" else (TYPE,)
     try:
-        plugin = find_class(properties.get(f"{name}.type", "").strip(), KINDS[kind])
+        plugin = _find_class(properties.get(f"{name}.type", "").strip(), KINDS[kind])
     except ValueError:
         return common
     return (*common, *plugin.keys)
@@ -104,7 +113,7 @@ def _check_plugin(kind: str, name: str, properties: Mapping[str, str]) -> Proble
         yield f"{prefix}type", "required property is missing"
         return
     try:
-        plugin = find_class(properties[f"{name}.type"].strip(), KINDS[kind])
+        plugin = _find_class(properties[f"{name}.type"].strip(), KINDS[kind])
     except ValueError as error:
         yield f"{prefix}type", str(error)
         return
