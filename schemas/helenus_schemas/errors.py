@@ -52,6 +52,7 @@ class Kind(enum.Enum):
     GATE_FULL = "gate-full"
     BATCH_FAILED = "batch-failed"
     STATE = "state"
+    NOT_OWNER = "not-owner"
     WORKER_UNREACHABLE = "worker-unreachable"
 
 
@@ -153,6 +154,11 @@ POLICIES: dict[Kind, Policy] = {
     ),
     Kind.BATCH_FAILED: Policy(Action.RETRY, "read the error above it; the same events are processed again"),
     Kind.STATE: Policy(Action.STOP, "check the disk and the permissions of the state or checkpoint directory"),
+    Kind.NOT_OWNER: Policy(
+        Action.STOP,
+        "stop one of the two workers, or take the connector out of one; to have this one go on, restart its tasks over "
+        "REST: POST /connectors/NAME/restart?includeTasks=true",
+    ),
     Kind.WORKER_UNREACHABLE: Policy(
         Action.RETRY, "check --url against listeners in the worker's file, and --user and --cafile if it asks for them"
     ),

@@ -67,6 +67,9 @@ class WorkerSettings(PulsarSettings, KafkaSettings, LogSettings):
     topic_creation_default_replication_factor: Annotated[ReplicationFactor, Group("Kafka", "HIGH")] = -1
     """Replication factor of topics that the worker creates on Kafka. -1: the brokers' `default.replication.factor`,
     which is 1 unless set."""
+    fence_writers: Annotated[bool, Group("Kafka", "LOW")] = True
+    """Whether brokers refuse the records of a worker, or of a task, that another one has replaced. Records are then
+    written in transactions; the login needs [rights](security.md#rights-in-kafka) for that."""
     pulsar_key_based_batcher: Annotated[bool, Group("Pulsar", "LOW")] = False
     """Whether a batch has records of one key only. Consumers that share a subscription of type `Key_Shared` need that,
     or they get other consumers' keys; records then cost much more CPU."""
@@ -207,6 +210,11 @@ class WorkerSettings(PulsarSettings, KafkaSettings, LogSettings):
         return f"{self.rest_advertised_host_name or (socket.gethostname() if everywhere else host)}:{port}"
 
     @property
+    def is_local(self) -> bool:
+        """Return whether Spark runs its tasks in its one Java process, and no executors."""
+        return is_local_master(self.spark.get("master", "local"))
+
+    @property
     def log_of_data(self) -> Literal["kafka", "pulsar"]:
         """Return where records go to."""
         return self.data_log or self.log
@@ -234,6 +242,11 @@ class WorkerSettings(PulsarSettings, KafkaSettings, LogSettings):
     def consumer_config(self) -> dict[str, str]:
         """Return librdkafka's settings of every consumer."""
         return {"bootstrap.servers": self.bootstrap_servers, **self.kafka, **self.consumer}
+
+
+def is_local_master(master: str) -> bool:
+    """Return whether this `spark.master` has no executors: `local-cluster[...]`, made for Spark's own tests, has."""
+    return re.match(r"local($|\[)", master) is not None
 
 
 def _authentication_conflicts(properties: Mapping[str, str]) -> Iterator[tuple[str, str]]:

@@ -16,6 +16,7 @@ from helenus_connector.config.run_directory import replace
 from helenus_connector.config.worker import WorkerSettings
 from helenus_connector.log.events import Offsets
 from helenus_schemas.service.logs import Setup, follow, setup
+from helenus_sinks.kafka.owners import Owner
 
 
 @dataclass(frozen=True)
@@ -26,7 +27,8 @@ class QueryPlan:
     moved them. `slots` is how many tasks Spark runs at once, `start` the number of the start, for its
     fence. `tables` has the epochs of all tables of the group, also of those that don't run now. `directory` is the
     run's own, made on each host. `logging` is how the driver reports: its planner and workers do so too. `places`, in a
-    query with state, has for each partition the number by which its events are grouped.
+    query with state, has for each partition the number by which its events are grouped. `owner` is whose producers
+    write, where others are fenced.
     """
 
     worker: WorkerSettings
@@ -39,6 +41,7 @@ class QueryPlan:
     start: int = 0
     tables: dict[str, int] = field(default_factory=dict)
     places: tuple[int, ...] = ()
+    owner: Owner | None = None
     logging: Setup = field(default_factory=setup)
 
     @property

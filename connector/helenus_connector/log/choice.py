@@ -15,6 +15,8 @@ from helenus_schemas.errors import HelenusError, Kind
 from helenus_schemas.event import datastax
 from helenus_schemas.settings.shared import NO_PULSAR
 from helenus_sinks.kafka.log import KafkaLog
+from helenus_sinks.kafka.owned_log import OwnedKafkaLog
+from helenus_sinks.kafka.owners import Owner
 from helenus_sinks.log import DeclaredSchemas, Log
 
 if TYPE_CHECKING:
@@ -33,6 +35,13 @@ def events_log(worker: WorkerSettings) -> Log:
 def data_log(worker: WorkerSettings) -> Log:
     """Return the Log for appending to data topics and to those of dead letters. Raises as `events_log`."""
     return _log(worker, worker.log_of_data, is_by_key=worker.pulsar_key_based_batcher)
+
+
+def owned_data_log(worker: WorkerSettings, owner: Owner, number: int) -> OwnedKafkaLog:
+    """Return the same for the producer `number` of an `owner`, on Kafka. Raises as `events_log`."""
+    log = OwnedKafkaLog(worker.producer_config, owner, number)
+    log.replication_factor = worker.topic_creation_default_replication_factor
+    return log
 
 
 def event_schemas(table: Table) -> DeclaredSchemas:

@@ -97,6 +97,7 @@ def _run_parts(
             if note.end is not None:
                 result.ends[str(note.partition)] = note.end
             lost[note.topic] = lost.get(note.topic, 0) + note.lost
+    worker_process.refuse_repetition(plan)
     with enter(plan.checkpoint, plan.start):
         _prune(plan)  # not before: a task of an earlier start would remove the caches of tables that joined since
         for topic, result in results.items():
@@ -149,8 +150,8 @@ def _run(
         result.outcome = BatchOutcome(read=skipped, confirmed=skipped)
         return
     try:
-        log = worker_process.data_log_for(plan, settings.events)
-    except HelenusError as error:  # of the client, on this host
+        log = worker_process.data_log_for(plan, settings)
+    except HelenusError as error:  # of the client, on this host; or another worker has the records
         result.error = error
         return
     largest_record = log.largest

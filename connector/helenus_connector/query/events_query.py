@@ -17,12 +17,14 @@ from helenus_connector.control.connectors import Connectors
 from helenus_connector.control.fences import fence
 from helenus_connector.control.plan import QueryPlan
 from helenus_connector.control.status import Task
+from helenus_connector.control.topic_ownership import TopicOwnership
 from helenus_connector.query._driver_batch import DriverBatches
 from helenus_connector.query._spark_job import SparkJobs
+from helenus_connector.query.batch_metrics import note_failed_attempt
 from helenus_connector.query.handover import MicroBatch
 from helenus_connector.query.query_runner import QueryRunner
 from helenus_connector.query.source import EventsSource
-from helenus_connector.query.spark_session import is_local, task_slots
+from helenus_connector.query.spark_session import task_slots
 from helenus_schemas.errors import HelenusError
 
 _log = structlog.get_logger(__name__)
@@ -66,6 +68,7 @@ class EventsQuery(QueryRunner):
         self._slots = 1
         self._start = 0
         self._session: Any = None
+        self._ownership = TopicOwnership(worker, group)
 
     def start(self, spark: Any) -> None:
         """Start the query, in a thread of its own."""
@@ -103,6 +106,7 @@ class EventsQuery(QueryRunner):
                 self._slots,
                 self._start,
                 tables,
+                owner=self._ownership.owner,
             )
             return plan, tasks
 
@@ -113,7 +117,7 @@ class EventsQuery(QueryRunner):
     def note_failure(self, error: HelenusError) -> float:
         """Report why a run failed. After any error there is another run: the error of a single table ends no run."""
         metrics.ERRORS.labels(error.kind.value).inc()
-        restart_in_s = self.backoff_s if self._is_local else max(self.backoff_s, _LATE_TASKS_S)
+        restart_in_s = self.backoff_s if self._worker.is_local else max(self.backoff_s, _LATE_TASKS_S)
         self.last_error = error
         _log.warning("query.failed", group=self._group, error=str(error), restart_in_s=restart_in_s)
         return restart_in_s
@@ -122,15 +126,11 @@ class EventsQuery(QueryRunner):
         """Let other groups write this group's data topics, once none of its tasks runs any more. The end of the worker
         does not wait for that.
         """
-        until = time.monotonic() + (0.0 if self._is_local else _LATE_TASKS_S)
+        until = time.monotonic() + (0.0 if self._worker.is_local else _LATE_TASKS_S)
         while time.monotonic() < until and not self._connectors.ending:
             time.sleep(_POLL_S)
         if fence(self.checkpoint, lambda: self._connectors.ending) is not None:
             self._connectors.note_written_topics(self._group, ())
-
-    @property
-    def _is_local(self) -> bool:
-        return is_local(self._worker.spark.get("master", "local"))
 
     def run_once(self, spark: Any) -> None:
         """Run the query until it ends or is to stop. Raises what ended it."""
@@ -138,6 +138,7 @@ class EventsQuery(QueryRunner):
         if start is None:
             return
         self._start = start
+        self._ownership.begin_run(self._slots)
         self._connectors.note_written_topics(self._group, ())
         begin = partial(self._begin_batch, spark)
         batches = DriverBatches(
@@ -165,14 +166,25 @@ class EventsQuery(QueryRunner):
         """Refresh the plan for a batch, whose tasks may write from now on. The next batch has as many tasks as Spark
         runs at once now, which changes on a cluster alone.
         """
-        if not self._is_local:
+        if not self._worker.is_local:
             self._slots = task_slots(spark)
-        with self._lock, self._connectors.lock:
-            plan, tasks = self.refresh()
-            self._connectors.note_written_topics(self._group, [task.data for task in tasks.values()])
-            return plan, tasks
+        while True:
+            _, tasks = self.refresh()
+            self._claim(tasks)
+            with self._lock, self._connectors.lock:
+                plan, tasks = self.refresh()
+                if self._ownership.owns(tasks):  # a task may have joined meanwhile
+                    self._connectors.note_written_topics(self._group, [task.data for task in tasks.values()])
+                    return plan, tasks
+
+    def _claim(self, tasks: Mapping[str, Task]) -> None:
+        """Own the records of these tasks, by events topic; those whose records are another worker's fail."""
+        for topic, error in self._ownership.claim(tasks.values(), self._slots).items():
+            self._ownership.forget(topic)
+            note_failed_attempt(tasks[topic], error, time.time())
 
     def _process(self, batches: DriverBatches, jobs: SparkJobs, batch: MicroBatch) -> None:
-        batches.process(jobs, batch.number)
+        for topic in batches.process(jobs, batch.number):
+            self._ownership.forget(topic)
         # Tasks of a failed batch may still run: the fence before the next start waits for them.
         self._connectors.note_written_topics(self._group, ())

@@ -21,7 +21,7 @@ import javaproperties
 import structlog
 
 from helenus_connector.config.run_directory import socket_directory
-from helenus_connector.config.worker import WorkerSettings
+from helenus_connector.config.worker import WorkerSettings, is_local_master
 from helenus_connector.query._java_names import ask_once
 from helenus_connector.query._spark_security import security_settings
 from helenus_connector.query._spark_stderr import StderrLines
@@ -124,7 +124,7 @@ def load_modules(spark: Any) -> None:
         with suppress(Exception):  # the worker may end meanwhile; what is wrong shows in the first batch
             spark.sparkContext.parallelize([0], 1).mapPartitions(list).count()
 
-    if is_local(spark.sparkContext.master):
+    if is_local_master(spark.sparkContext.master):
         threading.Thread(target=load, name="warm", daemon=True).start()
 
 
@@ -218,13 +218,6 @@ def is_spark_alive(spark: Any) -> bool:
         return False
 
 
-def is_local(master: str) -> bool:
-    """Return whether Spark runs its tasks in its one Java process: not with `local-cluster[...]`, made for its own
-    tests.
-    """
-    return re.match(r"local($|\[)", master) is not None
-
-
 def task_slots(spark: Any) -> int:
     """Return how many tasks Spark runs at once now: on a cluster executors come and go."""
     return int(spark.sparkContext.defaultParallelism)
@@ -236,7 +229,7 @@ def settled_task_slots(spark: Any, is_over: Callable[[], bool]) -> int:
     `is_over`.
     """
     context = spark.sparkContext
-    if is_local(context.master):
+    if is_local_master(context.master):
         return task_slots(spark)
     begun = since = time.monotonic()
     executors = -1
@@ -267,7 +260,7 @@ def _silence_shutdown_errors(spark: Any) -> None:
 def _spark_settings(worker: WorkerSettings, directory: Path) -> dict[str, str]:
     configured = {f"spark.{key}": value for key, value in worker.spark.items()}
     master = configured.get("spark.master", _DEFAULTS["spark.master"])
-    local = is_local(master)
+    local = is_local_master(master)
     defaults = security_settings(master, configured) | (_LOCAL_ADDRESSES if local else {})
     if local:
         # Hadoop's own starts a process for each file that it makes: a fifth of the time of a batch of a few events.

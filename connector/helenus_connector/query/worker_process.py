@@ -4,6 +4,7 @@
 |---|---|---|
 | Cassandra session | server and login | after `forget` |
 | Log of records | run; an events topic whose table has one of its own | the latter, when the topic left its group |
+| Log of records where writers are fenced | query | the query was started again |
 | Log of events | worker | never |
 | stage, reader, decoder, definition | a name of the task's own | for another version, as of altered settings |
 
@@ -17,6 +18,8 @@ query. So tasks have no tables of their own of what they keep. The brokers' clie
 from __future__ import annotations
 
 import ctypes
+import fcntl
+import os
 import signal
 import sys
 import threading
@@ -25,6 +28,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
@@ -35,10 +39,13 @@ from helenus_connector.config.connector import ConnectorSettings
 from helenus_connector.config.run_directory import use
 from helenus_connector.config.worker import WorkerSettings
 from helenus_connector.control.plan import QueryPlan
-from helenus_connector.log.choice import data_log, events_log
+from helenus_connector.control.topic_ownership import owner_group
+from helenus_connector.log.choice import data_log, events_log, owned_data_log
 from helenus_connector.shape.encoding.registry import registry_memory
 from helenus_schemas.errors import HelenusError, Kind
 from helenus_schemas.service.cassandra import connect
+from helenus_sinks.kafka.owned_log import OwnedKafkaLog
+from helenus_sinks.kafka.owners import Owner
 from helenus_sinks.log import Log
 
 T = TypeVar("T")
@@ -145,18 +152,67 @@ def forget(settings: ConnectorSettings) -> None:
             session.cluster.shutdown()
 
 
-def data_log_for(plan: QueryPlan, topic: str = "") -> Log:
-    """Return the run's Log of records: the one of its own that an events topic has, or the one that most tables share.
-    A task flushes or closes it before it ends. Raises as `data_log`.
+def data_log_for(plan: QueryPlan, settings: ConnectorSettings) -> Log:
+    """Return the run's Log of a table's records. Its events topic has one of its own, or shares that of most tables.
+    Where writers are fenced, all tables of a query share one. A task flushes or closes it before it ends. Raises as
+    `data_log`, and NotOwner.
     """
-    log: Log | None = find(separate_log_name(plan, topic)) if topic else None
+    if plan.owner is not None:
+        owned = reuse(("owned log", plan.directory, plan.group), plan.owner, partial(_owned_log, plan, plan.owner))
+        owned.log.own(owner_group(settings.name), settings.events)
+        return owned.log
+    log: Log | None = find(separate_log_name(plan, settings.events))
     return log or reuse(("data log", plan.directory, ""), None, lambda: data_log(plan.worker))
+
+
+def refuse_repetition(plan: QueryPlan) -> None:
+    """Raise HelenusError(BATCH_FAILED) in a task of a cluster that Spark repeats. The former attempt may still run, on
+    an executor that is cut off: the next run of the query fences it.
+    """
+    context = TaskContext.get()
+    if plan.owner is not None and not plan.worker.is_local and context is not None and context.attemptNumber() > 0:
+        raise HelenusError(Kind.BATCH_FAILED, "an executor was lost with a task of this batch", plan.group)
+
+
+class _OwnedLog:
+    """The Log of this process's producer of a run, with the lock on its number."""
+
+    def __init__(self, log: OwnedKafkaLog, lock: int) -> None:
+        self.log = log
+        self._lock = lock
+
+    def close(self) -> None:
+        self.log.close()
+        os.close(self._lock)
+
+
+def _owned_log(plan: QueryPlan, owner: Owner) -> _OwnedLog:
+    """Make the Log of a producer whose number no other process on this host has. One on another host may have it: the
+    later one fences the other, whose next attempt takes another number.
+    """
+    context = TaskContext.get()
+    first = 0 if context is None else context.partitionId()
+    directory = use(Path(plan.directory))
+    for turn in range(owner.producers):
+        number = (first + turn) % owner.producers
+        lock = os.open(directory / f"{owner.run}-{number}", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(lock)
+            continue
+        return _OwnedLog(owned_data_log(plan.worker, owner, number), lock)
+    problem = f"all {owner.producers} producers of this run are in use on this host"
+    raise HelenusError(Kind.BATCH_FAILED, problem, str(directory))
 
 
 def separate_data_log(plan: QueryPlan, topic: str) -> None:
     """Let an events topic have the shared Log of records for its own, unless it has one already: it knows that the
-    table's data topic takes smaller records than others.
+    table's data topic takes smaller records than others. Does nothing where writers are fenced: a process has one
+    producer then.
     """
+    if plan.owner is not None:
+        return
     own_name, shared_name = separate_log_name(plan, topic), ("data log", plan.directory, "")
     with _lock:
         if own_name not in _reused:

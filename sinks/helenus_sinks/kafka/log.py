@@ -14,7 +14,7 @@ from helenus_schemas.errors import HelenusError, Kind
 from helenus_sinks.kafka._topics import KafkaTopics
 from helenus_sinks.kafka.errors import MISSING, REFUSED, DeliveryReports, broker_error, new_client, text_of, topic_error
 from helenus_sinks.kafka.rights import TopicUse, missing_rights
-from helenus_sinks.kafka.settings import DEFAULTS, is_client
+from helenus_sinks.kafka.settings import DEFAULTS, client_settings
 from helenus_sinks.log import DeclaredSchemas, Headers, TopicError
 
 _QUEUE_TIMEOUT_S = 60.0
@@ -48,8 +48,7 @@ class KafkaLog:
         self._limits: dict[str, int] = {}  # of topics that take less than the producer does
         self._limit_read_at = 0.0
         self._reports = DeliveryReports()
-        client = {"log_level": "0", **{k: v for k, v in config.items() if is_client(k)}}
-        self._topics = KafkaTopics(client, self._where, self._reports)
+        self._topics = KafkaTopics(client_settings(config), self._where, self._reports)
         self._producer: Producer | None = None
         self._error: KafkaError | None = None
         self._failed_topic = ""  # the topic that `_error` concerns

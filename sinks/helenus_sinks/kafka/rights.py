@@ -12,7 +12,7 @@ from confluent_kafka.admin import AclOperation, AdminClient, NewTopic
 
 from helenus_schemas.errors import HelenusError, Kind
 from helenus_sinks.kafka.errors import MISSING, DeliveryReports, broker_error, new_client
-from helenus_sinks.kafka.settings import is_client
+from helenus_sinks.kafka.settings import client_settings
 
 UNASKED = "whether topics that are missing may be read or written once they are there"
 """What no broker can be asked: rights on a topic are told of one that exists."""
@@ -39,9 +39,8 @@ def missing_rights(config: Mapping[str, str], uses: Sequence[TopicUse]) -> Itera
     Where brokers authorize nobody, or are too old to say (before Kafka 2.3), there is none. Raises HelenusError
     BROKER_UNREACHABLE or BROKER_REFUSED.
     """
-    client = {"log_level": "0", **{key: text for key, text in config.items() if is_client(key)}}
     where = config["bootstrap.servers"]
-    admin = new_client(AdminClient, client, DeliveryReports(), where)
+    admin = new_client(AdminClient, client_settings(config), DeliveryReports(), where)
     answers: dict[str, Future[Any]] = {}
     if topics := list(dict.fromkeys(use.topic for use in uses)):
         answers = admin.describe_topics(

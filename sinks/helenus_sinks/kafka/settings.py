@@ -50,6 +50,11 @@ def is_client(key: str) -> bool:
     return key.startswith(("bootstrap.", "security.", "sasl.", "ssl.", "enable.ssl.", "client.", "broker.", "socket."))
 
 
+def client_settings(config: Mapping[str, str]) -> dict[str, str]:
+    """Return the settings of the connection alone, for a client that is not the producer that `config` is for."""
+    return {"log_level": "0", **{key: text for key, text in config.items() if is_client(key)}}
+
+
 def shown(key: str, name: str, config: Mapping[str, str], reason: str) -> str | None:
     """Return the value of a setting that is wrong, as an error may show it under its `key`; None for one that is not
     there, and for one that librdkafka does not know: a secret whose name has a slip in it.

@@ -78,6 +78,7 @@ def _publish(
     worker_process.end_with_parent()
     logs.follow(plan.logging)
     result: PublishResult | None = None
+    worker_process.refuse_repetition(plan)
     with enter(plan.checkpoint, plan.start):
         stage: MergedStage | None = None
         place_results: list[PlaceResult] = []
@@ -129,7 +130,7 @@ def _count(outcome: BatchOutcome, place_results: list[PlaceResult]) -> None:
 
 def stage_of(plan: QueryPlan, settings: ConnectorSettings) -> MergedStage:
     """Return this process's stage for the table."""
-    log = worker_process.data_log_for(plan)
+    log = worker_process.data_log_for(plan, settings)
 
     def make(parts: StageParts) -> MergedStage:
         append = partial(_append, plan, settings)

@@ -29,6 +29,7 @@ from helenus_connector.control.connectors import Connectors
 from helenus_connector.control.fences import fence
 from helenus_connector.control.plan import QueryPlan
 from helenus_connector.control.status import Task
+from helenus_connector.control.topic_ownership import TopicOwnership
 from helenus_connector.log.choice import planner
 from helenus_connector.log.events import behind, ends
 from helenus_connector.query.batch_metrics import GapLog, count_outcome, note_failed_attempt
@@ -76,6 +77,7 @@ class RowsQuery(QueryRunner):
         self._directory = directory
         self._snapshots = snapshots
         self._task: Task | None = None
+        self._ownership = TopicOwnership(worker, group)
         self._plan: QueryPlan | None = None
         self._identity: StateIdentity | None = None
         self._due_times: dict[int, float] = {}
@@ -105,6 +107,8 @@ class RowsQuery(QueryRunner):
         if self._task is None:
             raise error
         note_failed_attempt(self._task, error, time.time())
+        if error.kind is Kind.NOT_OWNER:
+            self._ownership.forget(self._task.events)
         return 0.0
 
     def run_once(self, spark: Any) -> None:
@@ -147,6 +151,9 @@ class RowsQuery(QueryRunner):
         if start is None:
             return
         identity, self._snapshot_ends = self._check_identity(spark, task), None
+        self._ownership.begin_run(identity.slots)
+        for error in self._ownership.claim([task], identity.slots).values():
+            raise error
         self._disturbances_at_snapshot = dict(identity.proven)
         settings = task.settings
         self._plan = plan = QueryPlan(
@@ -158,6 +165,7 @@ class RowsQuery(QueryRunner):
             start=start,
             tables={settings.events: 0},
             places=identity.places,
+            owner=self._ownership.owner,
         )
         plan.save()
         replace(plan.due_file, repr(time.time()).encode())  # what expired meanwhile

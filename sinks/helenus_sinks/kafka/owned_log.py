@@ -1,0 +1,188 @@
+"""A Log on Kafka of a producer of one run: the brokers refuse its records from when another run owns their topics.
+
+Each `flush` is a transaction, since only transactional producers can be fenced.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import math
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from confluent_kafka import KafkaError, KafkaException, Producer
+
+from helenus_schemas.errors import HelenusError, Kind
+from helenus_sinks.kafka.errors import broker_error, text_of
+from helenus_sinks.kafka.log import KafkaLog
+from helenus_sinks.kafka.owners import FENCED, NotOwner, Owner, owners, transactional_id
+from helenus_sinks.log import Headers
+
+_ANSWER_TIMEOUT_S = 30.0
+_ABORT_TIMEOUT_S = 5.0
+_SLICE_S = 0.2
+_TRANSACTION_TIMEOUT_MS = 300_000
+"""After which the brokers abort a transaction by themselves. A claim aborts those of the former owner at once: this is
+for a run that nobody follows.
+"""
+_LONGEST_TRANSACTION_S = 60.0
+"""A batch may take longer, as with `query.max.rate`: then it is several transactions."""
+
+
+_NO_LOGGER = logging.getLogger("librdkafka.fenced")
+"""librdkafka prints what is fatal to a producer at each `log_level`: it is one of our errors, too."""
+_NO_LOGGER.addHandler(logging.NullHandler())
+_NO_LOGGER.propagate = False
+
+
+class OwnedKafkaLog(KafkaLog):
+    """A `KafkaLog` of the producer `number` of an `owner`.
+
+    Call `own` before what is made of another topic is appended. The methods raise NotOwner where another run owns the
+    records of the topic that it got last: then no record since the last `flush` is committed.
+    """
+
+    def __init__(self, config: Mapping[str, str], owner: Owner, number: int) -> None:
+        timeout_ms = config.get("transaction.timeout.ms", str(_TRANSACTION_TIMEOUT_MS))
+        transactional = {"transactional.id": transactional_id(owner.run, number), "transaction.timeout.ms": timeout_ms}
+        super().__init__({**config, **transactional})
+        self._config["logger"] = _NO_LOGGER
+        self._owner = owner
+        self._settings = dict(config)
+        self._owned: set[tuple[str, str]] = set()
+        self._made_of = "", ""
+        self._idle: Producer | None = None
+        """The producer while no transaction is open; `_producer` has it while one is."""
+        self._ends_at = math.inf
+        self._is_fenced = False
+
+    def own(self, group: str, topic: str) -> None:
+        """The next records are made of this topic: append them only while this run owns them, as noted in the `group`
+        of a connector.
+        """
+        self._made_of = group, topic
+        if self._made_of not in self._owned:
+            self._owned.add(self._made_of)
+            if (self._idle or self._producer) is not None:  # otherwise the start of one asks
+                self._check_owners({self._made_of})
+
+    def append(self, topic: str, partition: int, key: bytes | None, value: bytes | None, headers: Headers = ()) -> None:
+        if self._producer is not None and time.monotonic() > self._ends_at:
+            self.flush(_ANSWER_TIMEOUT_S)
+        super().append(topic, partition, key, value, headers)
+
+    def flush(self, timeout: float) -> None:
+        if self._producer is None:
+            return
+        try:
+            super().flush(timeout)
+        except HelenusError:
+            self._raise_if_fenced()
+            raise
+        self._commit(timeout)
+
+    def close(self) -> None:
+        """Abort the transaction that is open, if one is, and close all connections."""
+        producer, self._producer, self._idle = self._producer, None, None
+        if producer is not None:
+            # Drops what is queued, and waits for what is in flight. If the brokers don't answer, they abort it when a
+            # producer with this transactional id begins.
+            with contextlib.suppress(KafkaException):
+                producer.abort_transaction(max(0.0, min(_ABORT_TIMEOUT_S, self._deadline - time.monotonic())))
+        super().close()
+
+    def _commit(self, timeout: float) -> None:
+        """Commit the open transaction. Raises as `flush`."""
+        producer = self._producer
+        assert producer is not None
+        deadline = min(time.monotonic() + timeout, self._deadline)
+        while True:
+            try:
+                producer.commit_transaction(_SLICE_S)  # no longer: meanwhile no signal handler runs
+                break
+            except KafkaException as failure:
+                error = failure.args[0]
+                if error.retriable() and time.monotonic() < deadline:
+                    continue
+                self._note_error(error)
+                self.close()
+                self._raise_if_fenced()
+                problem = f"Kafka did not commit the transaction: {text_of(error)}"
+                raise HelenusError(Kind.APPEND_FAILED, problem, self._where) from None
+        self._idle, self._producer = producer, None
+
+    def _start(self) -> Producer:
+        """Begin a transaction. Raises as `append`."""
+        producer = self._idle or self._make_producer()
+        try:
+            producer.begin_transaction()
+        except KafkaException as failure:
+            self.close()
+            raise self._producer_error(failure) from None
+        self._idle, self._producer, self._error = None, producer, None
+        self._ends_at = time.monotonic() + _LONGEST_TRANSACTION_S
+        return producer
+
+    def _make_producer(self) -> Producer:
+        """Return a producer that was begun before the owners were read."""
+        self._is_fenced = False
+        producer = super()._start()
+        self._producer = None  # no transaction is open
+        try:
+            producer.init_transactions(_ANSWER_TIMEOUT_S)
+        except KafkaException as failure:
+            raise broker_error(failure.args[0], self._where) from None
+        self._check_owners(set(self._owned))
+        return producer
+
+    def _check_owners(self, owned: set[tuple[str, str]]) -> None:
+        """Ask who owns the records of topics, by group. Raise NotOwner if another run has those that come next; any
+        others are asked for again when they come.
+        """
+        error: HelenusError | None = None
+        for group in {group for group, _ in owned}:
+            topics = [topic for topic_group, topic in owned if topic_group == group]
+            try:
+                noted_owners = owners(self._settings, group, topics)
+            except HelenusError:
+                self._owned -= owned
+                raise
+            for topic, owner in noted_owners.items():
+                if owner is None or owner.run != self._owner.run:
+                    self._owned.discard((group, topic))
+                    if (group, topic) == self._made_of:
+                        error = not_owner(topic, owner, self._where)
+        if error is not None:
+            raise error
+
+    def _raise_if_fenced(self) -> None:
+        """Where this producer was fenced, raise NotOwner if another run owns the records now, or else APPEND_FAILED:
+        the next record starts another one.
+        """
+        if not self._is_fenced:
+            return
+        self._is_fenced = False
+        self._check_owners({*self._owned, self._made_of})
+        problem = "Kafka refuses records of this producer: another one with its transactional id began, or a timeout"
+        raise HelenusError(Kind.APPEND_FAILED, problem, f"{self._where}, {self._config['transactional.id']}")
+
+    def _producer_error(self, failure: KafkaException, topic: str = "") -> HelenusError:
+        self._note_error(failure.args[0])
+        error = super()._producer_error(failure, topic)
+        self._raise_if_fenced()
+        return error
+
+    def _on_delivery_error(self, error: KafkaError | None, record: Any) -> None:
+        self._note_error(error)
+        super()._on_delivery_error(error, record)
+
+    def _note_error(self, error: KafkaError | None) -> None:
+        self._is_fenced |= error is not None and error.code() in FENCED
+
+
+def not_owner(topic: str, owner: Owner | None, where: str) -> NotOwner:
+    """Return the error of a run that does not own a topic's records: `owner` does, or nobody any more."""
+    problem = f"another worker writes the records of this topic: {owner.who}" if owner else "nobody owns these records"
+    return NotOwner(Kind.NOT_OWNER, problem, f"{where}, topic {topic}")
