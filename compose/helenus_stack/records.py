@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import fastavro
-from confluent_kafka import Consumer, KafkaException, Message, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 from confluent_kafka.schema_registry import SchemaRegistryClient
 
 GONE = b"{}"
@@ -125,7 +125,8 @@ def _schema_id(data: bytes) -> int:
 def messages(bootstrap_servers: str, topic: str, login: Mapping[str, str] | None = None) -> Iterator[Message]:
     """All messages of a topic of Kafka from its start to what its end is now, partition by partition."""
     config = {"bootstrap.servers": bootstrap_servers, "group.id": "helenus-stack", "enable.auto.commit": "false"}
-    consumer = Consumer({**config, **(login or {})})
+    # The end of a transaction takes an offset, which has no message.
+    consumer = Consumer({**config, "enable.partition.eof": "true", **(login or {})})
     try:
         topic_metadata = consumer.list_topics(topic, timeout=PATIENCE_S).topics[topic]
         for number in topic_metadata.partitions:
@@ -136,10 +137,14 @@ def messages(bootstrap_servers: str, topic: str, login: Mapping[str, str] | None
             while offset < end:
                 fetched = consumer.consume(min(10_000, end - offset), timeout=PATIENCE_S)
                 for message in fetched or _nothing(topic, number, offset):
-                    if message.error():
-                        raise KafkaException(message.error())
-                    offset = message.offset() + 1
-                    yield message
+                    error = message.error()
+                    if error is None:
+                        offset = message.offset() + 1
+                        yield message
+                    elif error.code() == KafkaError._PARTITION_EOF:
+                        offset = message.offset()
+                    else:
+                        raise KafkaException(error)
     finally:
         consumer.close()
 

@@ -66,7 +66,7 @@ class Kept:
 
     def run(self, table: str = "t") -> TopicResult:
         result = TopicResult(f"events-ks.{table}")
-        plan: Any = SimpleNamespace(directory="plan", group="default")
+        plan: Any = SimpleNamespace(directory="plan", group="default", owner=None)
         tasks._run(plan, settings(table), [object()], [], True, result)  # type: ignore[list-item]
         return result
 
@@ -177,22 +177,22 @@ def test_logs_of_tables_that_left_their_group_are_closed(task_caches: Kept, monk
 
     monkeypatch.setattr(worker_process, "data_log", data_log)
     plans: list[Any] = [
-        SimpleNamespace(directory="plan", group=group, worker=None, tables={"events-ks.t": 0})
+        SimpleNamespace(directory="plan", group=group, worker=None, owner=None, tables={"events-ks.t": 0})
         for group in ("default", "other")
     ]
     own_logs = []
     for plan in plans:
-        for topic in ("events-ks.t", "events-ks.gone"):
-            worker_process.data_log_for(plan)
-            worker_process.separate_data_log(plan, topic)
-            own_logs.append(worker_process.data_log_for(plan, topic))
-    shared = worker_process.data_log_for(plans[0])
+        for table in ("t", "gone"):
+            worker_process.data_log_for(plan, settings("other"))
+            worker_process.separate_data_log(plan, f"events-ks.{table}")
+            own_logs.append(worker_process.data_log_for(plan, settings(table)))
+    shared = worker_process.data_log_for(plans[0], settings("other"))
     task_caches.closed.clear()
     for plan in plans:
         tasks._prune(plan)
-        assert worker_process.data_log_for(plan, "events-ks.gone") is shared
+        assert worker_process.data_log_for(plan, settings("gone")) is shared
     assert task_caches.closed.count("log") == 2
-    assert [worker_process.data_log_for(plan, "events-ks.t") for plan in plans] == [own_logs[0], own_logs[2]]
+    assert [worker_process.data_log_for(plan, settings("t")) for plan in plans] == [own_logs[0], own_logs[2]]
 
 
 def test_the_schemas_version_is_asked_for_once_before_events_are_read(
@@ -206,7 +206,7 @@ def test_the_schemas_version_is_asked_for_once_before_events_are_read(
     )
     for stage_key, reused in task_caches.stages.items():
         reused.value.run = lambda *args, name=stage_key[-1]: version_by_topic.update({name: args[-1]}) or BatchOutcome()
-    plan: Any = SimpleNamespace(directory="plan", group="default")
+    plan: Any = SimpleNamespace(directory="plan", group="default", owner=None)
     topics = [f"events-ks.{table}" for table in ("t", "u", "v", "new")]
     parts: Any = SimpleNamespace(parts=[SimpleNamespace(ranges=[SimpleNamespace(topic=topic) for topic in topics])])
     answers: dict[int, Any] = {}
@@ -246,7 +246,7 @@ def test_of_what_an_earlier_run_has_read_only_changes_go_on(task_caches: Kept, m
     values += [encode(Change(None, "n", Scope.GAP)), encode(Change("no md5", "n", Scope.ROW, foreign=True))]
     events = [Event("t", p, offset, 0, b"k", value) for p in (0, 1) for offset, value in enumerate(values)]
     result = TopicResult("events-ks.t", read={0: len(values), 1: 1})
-    plan: Any = SimpleNamespace(directory="plan", group="default")
+    plan: Any = SimpleNamespace(directory="plan", group="default", owner=None)
     tasks._run(plan, settings("t"), events, [], True, result)
     gone = [(event.partition, event.offset) for event in events if event not in ran[0]]
     assert gone == [(0, 0), (0, 1), (0, 6), (1, 0)]

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
-import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,6 +13,7 @@ from typing import Any
 import attacks
 import processes
 import pytest
+from integration.counting import Counting, check_order
 from integration.pipeline import Pipeline
 from patience import eventually
 from spark_start import java_options
@@ -48,49 +49,24 @@ def pipeline(status: Status, session: Any, spark: SparkCluster, directory: Path)
         pipeline.agent.start().ready()
         pipeline.connect(TABLE, tasks_max=2)
         spark.serve(directory / "worker.properties")
+        with (directory / "worker.properties").open("a") as file:  # for an executor that does not answer
+            file.write(
+                "spark.network.timeout=15s\nspark.network.timeoutInterval=5s\nspark.executor.heartbeatInterval=3s\n"
+            )
         pipeline.connector.start().ready()
         yield pipeline
     finally:
         pipeline.stop()
 
 
-class Counting:
-    """Counts up in every key, as fast as it can, while it is entered."""
-
-    def __init__(self, session: Any) -> None:
-        self._session = session
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run, daemon=True)
-        self._insert = session.prepare(f"INSERT INTO {TABLE} (k, n) VALUES (?, ?)")
-
-    def _run(self) -> None:
-        n = time.time_ns()
-        while not self._stop.wait(0.005):
-            n += 1
-            self._session.execute(self._insert, (n % KEYS, n))
-
-    def __enter__(self) -> Counting:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._stop.set()
-        self._thread.join()
-
-
 def in_order(pipeline: Pipeline) -> None:
     """No record of a key shows an older row than one before it."""
-    latest: dict[int, int] = {}
-    for record in pipeline.records(TABLE):
-        assert record.value is not None
-        key, n = record.key["k"], record.value["n"]
-        assert n >= latest.get(key, 0), f"key {key} goes back at offset {record.offset}"
-        latest[key] = n
-    assert len(latest) == KEYS
+    records = pipeline.records(TABLE)
+    check_order([(record.value["k"], record.value["n"]) for record in records if record.value is not None], KEYS)
 
 
 def test_both_workers_take_part(pipeline: Pipeline, spark: SparkCluster, session: Any) -> None:
-    with Counting(session):
+    with Counting(session, TABLE, KEYS):
         eventually(lambda: len(spark.executors()) == 2, "two executors")
         time.sleep(3)
     pipeline.converges(TABLE)
@@ -116,7 +92,7 @@ def test_nobody_without_the_secret_gets_into_driver_or_executors(pipeline: Pipel
 
 
 def test_an_executor_killed_in_mid_batch(pipeline: Pipeline, spark: SparkCluster, session: Any) -> None:
-    with Counting(session):
+    with Counting(session, TABLE, KEYS):
         time.sleep(2)
         os.kill(spark.executors()[0], signal.SIGKILL)
         eventually(lambda: len(spark.executors()) == 2, "the executor is replaced")
@@ -124,9 +100,35 @@ def test_an_executor_killed_in_mid_batch(pipeline: Pipeline, spark: SparkCluster
     in_order(pipeline)
 
 
+def test_an_executor_that_is_stopped_and_goes_on(pipeline: Pipeline, spark: SparkCluster, session: Any) -> None:
+    """Spark gives it up and runs its tasks elsewhere; then it goes on, with the records that it had not sent."""
+    with Counting(session, TABLE, KEYS):
+        time.sleep(2)
+        stopped = [int(path.name) for path in processes.family(spark.executors()[0])]
+        restarts = log_lines(pipeline, "query.started")
+        for pid in stopped:
+            os.kill(pid, signal.SIGSTOP)
+        try:
+            eventually(lambda: log_lines(pipeline, "query.started") > restarts, pipeline.connector.tail)
+            records = len(pipeline.records(TABLE))
+            eventually(lambda: len(pipeline.records(TABLE)) > records + KEYS, pipeline.connector.tail)
+        finally:
+            for pid in stopped:
+                with contextlib.suppress(ProcessLookupError):  # Spark's worker may have killed it
+                    os.kill(pid, signal.SIGCONT)
+        time.sleep(3)
+    pipeline.converges(TABLE)
+    in_order(pipeline)
+    assert log_lines(pipeline, "task.failed") == 0, "no other worker has its records"
+
+
+def log_lines(pipeline: Pipeline, event: str) -> int:
+    return pipeline.connector.log.read_text(errors="replace").count(f"] {event} ")
+
+
 @pytest.mark.long
 def test_the_driver_killed_and_started_again(pipeline: Pipeline, session: Any) -> None:
-    with Counting(session):
+    with Counting(session, TABLE, KEYS):
         time.sleep(1)
         pipeline.connector.kill()
         time.sleep(1)

@@ -13,7 +13,7 @@ from patience import eventually
 from helenus_schemas.errors import HelenusError, Kind
 from helenus_sinks.kafka.log import KafkaLog
 from helenus_sinks.kafka.owned_log import OwnedKafkaLog
-from helenus_sinks.kafka.owners import NotOwner, Owner, claim, owners, transactional_id
+from helenus_sinks.kafka.owners import NotOwner, RecordsOwner, claim, owners, transactional_id
 
 pytestmark = [
     pytest.mark.integration,
@@ -49,17 +49,19 @@ def group(topic: str) -> str:
     return f"{topic}-owner"
 
 
-def owner(run: str, group: str, producers: int = 2) -> Owner:
-    return Owner(f"{group}-{run}", producers, f"the worker {run}")
+def owner(run: str, group: str, producers: int = 2) -> RecordsOwner:
+    return RecordsOwner(f"{group}-{run}", producers, f"the worker {run}")
 
 
-def own(config: dict[str, str], group: str, run: str, *topics: str) -> Owner:
+def own(config: dict[str, str], group: str, run: str, *topics: str) -> RecordsOwner:
     new = owner(run, group)
     claim(config, group, topics or (EVENTS,), new, {})
     return new
 
 
-def log_of(config: dict[str, str], group: str, run: Owner, number: int = 0, events: str = EVENTS) -> OwnedKafkaLog:
+def log_of(
+    config: dict[str, str], group: str, run: RecordsOwner, number: int = 0, events: str = EVENTS
+) -> OwnedKafkaLog:
     log = OwnedKafkaLog(config, run, number)
     log.own(group, events)
     return log
@@ -151,9 +153,9 @@ def test_readers_do_not_wait_for_a_killed_owner(address: str, config: dict[str, 
 
 def test_one_of_many_claims_wins(address: str, config: dict[str, str], topic: str, group: str) -> None:
     runs = [owner(str(number), group, producers=1) for number in range(6)]
-    formers: list[dict[str, Owner]] = []
+    formers: list[dict[str, RecordsOwner]] = []
 
-    def start(run: Owner) -> None:
+    def start(run: RecordsOwner) -> None:
         formers.append(claim(config, group, [EVENTS], run, {})[0])
 
     threads = [threading.Thread(target=start, args=(run,)) for run in runs]
@@ -178,12 +180,12 @@ def test_one_of_many_claims_wins(address: str, config: dict[str, str], topic: st
 def test_a_claim_that_expects_another_owner(config: dict[str, str], topic: str, group: str) -> None:
     """As of a later run of a worker from which another one took the records."""
     other = own(config, group, "other")
-    again = owner("again", group)
+    later = owner("later", group)
     both = (EVENTS, OTHER_EVENTS)
-    former, lost = claim(config, group, both, again, {EVENTS: "helenus-before", OTHER_EVENTS: "helenus-before"})
+    former, lost = claim(config, group, both, later, {EVENTS: "helenus-before", OTHER_EVENTS: "helenus-before"})
     assert (former, lost) == ({}, {EVENTS: other})
-    assert owners(config, group, both) == {EVENTS: other, OTHER_EVENTS: again}
-    former, lost = claim(config, group, both, again, {EVENTS: other.run})
+    assert owners(config, group, both) == {EVENTS: other, OTHER_EVENTS: later}
+    former, lost = claim(config, group, both, later, {EVENTS: other.run})
     assert (former, lost) == ({EVENTS: other}, {})
 
 

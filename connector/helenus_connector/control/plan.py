@@ -16,7 +16,7 @@ from helenus_connector.config.run_directory import replace
 from helenus_connector.config.worker import WorkerSettings
 from helenus_connector.log.events import Offsets
 from helenus_schemas.service.logs import Setup, follow, setup
-from helenus_sinks.kafka.owners import Owner
+from helenus_sinks.kafka.owners import RecordsOwner
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ class QueryPlan:
     start: int = 0
     tables: dict[str, int] = field(default_factory=dict)
     places: tuple[int, ...] = ()
-    owner: Owner | None = None
+    owner: RecordsOwner | None = None
     logging: Setup = field(default_factory=setup)
 
     @property

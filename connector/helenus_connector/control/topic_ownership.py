@@ -19,7 +19,7 @@ from helenus_connector.config.worker import WorkerSettings
 from helenus_connector.control.status import Task
 from helenus_schemas.errors import HelenusError
 from helenus_sinks.kafka.owned_log import not_owner
-from helenus_sinks.kafka.owners import Owner, Unavailable, claim
+from helenus_sinks.kafka.owners import RecordsOwner, Unavailable, claim
 
 _log = structlog.get_logger(__name__)
 _LEAST_PRODUCERS, _PRODUCERS_PER_SLOT = 4, 2
@@ -44,7 +44,7 @@ class TopicOwnership:
     """
 
     def __init__(self, worker: WorkerSettings, group: str) -> None:
-        self.owner: Owner | None = None
+        self.owner: RecordsOwner | None = None
         self._worker = worker
         self._group = group
         self._is_used = worker.fence_writers and worker.log == worker.log_of_data == "kafka"
@@ -59,7 +59,7 @@ class TopicOwnership:
             since = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
             directory = self._worker.checkpoint_dir.absolute()
             who = f"host {socket.gethostname()}, process {os.getpid()}, since {since}, checkpoint.dir {directory}"
-            self.owner = Owner(f"helenus-{self._group}-{secrets.token_hex(6)}", _producers(slots), who)
+            self.owner = RecordsOwner(f"helenus-{self._group}-{secrets.token_hex(6)}", _producers(slots), who)
 
     def claim(self, tasks: Iterable[Task], slots: int) -> dict[str, HelenusError]:
         """Own the records of running tasks. Returns by events topic the errors of those whose records are another
@@ -97,7 +97,7 @@ class TopicOwnership:
         self._claimed_at.pop(topic, None)
         self._last_runs.pop(topic, None)
 
-    def _claim(self, connector: str, topics: list[str], owner: Owner, now: float) -> dict[str, HelenusError]:
+    def _claim(self, connector: str, topics: list[str], owner: RecordsOwner, now: float) -> dict[str, HelenusError]:
         expected = {topic: self._last_runs[topic] for topic in topics if topic in self._last_runs}
         group = owner_group(connector)
         former, lost = claim(self._worker.producer_config, group, topics, owner, expected)

@@ -16,7 +16,7 @@ from helenus_schemas.event import datastax
 from helenus_schemas.settings.shared import NO_PULSAR
 from helenus_sinks.kafka.log import KafkaLog
 from helenus_sinks.kafka.owned_log import OwnedKafkaLog
-from helenus_sinks.kafka.owners import Owner
+from helenus_sinks.kafka.owners import RecordsOwner
 from helenus_sinks.log import DeclaredSchemas, Log
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ def data_log(worker: WorkerSettings) -> Log:
     return _log(worker, worker.log_of_data, is_by_key=worker.pulsar_key_based_batcher)
 
 
-def owned_data_log(worker: WorkerSettings, owner: Owner, number: int) -> OwnedKafkaLog:
+def owned_data_log(worker: WorkerSettings, owner: RecordsOwner, number: int) -> OwnedKafkaLog:
     """Return the same for the producer `number` of an `owner`, on Kafka. Raises as `events_log`."""
     log = OwnedKafkaLog(worker.producer_config, owner, number)
     log.replication_factor = worker.topic_creation_default_replication_factor

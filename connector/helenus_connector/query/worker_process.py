@@ -45,7 +45,7 @@ from helenus_connector.shape.encoding.registry import registry_memory
 from helenus_schemas.errors import HelenusError, Kind
 from helenus_schemas.service.cassandra import connect
 from helenus_sinks.kafka.owned_log import OwnedKafkaLog
-from helenus_sinks.kafka.owners import Owner
+from helenus_sinks.kafka.owners import RecordsOwner
 from helenus_sinks.log import Log
 
 T = TypeVar("T")
@@ -186,7 +186,7 @@ class _OwnedLog:
         os.close(self._lock)
 
 
-def _owned_log(plan: QueryPlan, owner: Owner) -> _OwnedLog:
+def _owned_log(plan: QueryPlan, owner: RecordsOwner) -> _OwnedLog:
     """Make the Log of a producer whose number no other process on this host has. One on another host may have it: the
     later one fences the other, whose next attempt takes another number.
     """

@@ -17,7 +17,7 @@ from confluent_kafka import KafkaError, KafkaException, Producer
 from helenus_schemas.errors import HelenusError, Kind
 from helenus_sinks.kafka.errors import broker_error, text_of
 from helenus_sinks.kafka.log import KafkaLog
-from helenus_sinks.kafka.owners import FENCED, NotOwner, Owner, owners, transactional_id
+from helenus_sinks.kafka.owners import FENCED, NotOwner, RecordsOwner, owners, transactional_id
 from helenus_sinks.log import Headers
 
 _ANSWER_TIMEOUT_S = 30.0
@@ -44,7 +44,7 @@ class OwnedKafkaLog(KafkaLog):
     records of the topic that it got last: then no record since the last `flush` is committed.
     """
 
-    def __init__(self, config: Mapping[str, str], owner: Owner, number: int) -> None:
+    def __init__(self, config: Mapping[str, str], owner: RecordsOwner, number: int) -> None:
         timeout_ms = config.get("transaction.timeout.ms", str(_TRANSACTION_TIMEOUT_MS))
         transactional = {"transactional.id": transactional_id(owner.run, number), "transaction.timeout.ms": timeout_ms}
         super().__init__({**config, **transactional})
@@ -182,7 +182,7 @@ class OwnedKafkaLog(KafkaLog):
         self._is_fenced |= error is not None and error.code() in FENCED
 
 
-def not_owner(topic: str, owner: Owner | None, where: str) -> NotOwner:
+def not_owner(topic: str, owner: RecordsOwner | None, where: str) -> NotOwner:
     """Return the error of a run that does not own a topic's records: `owner` does, or nobody any more."""
     problem = f"another worker writes the records of this topic: {owner.who}" if owner else "nobody owns these records"
     return NotOwner(Kind.NOT_OWNER, problem, f"{where}, topic {topic}")

@@ -61,7 +61,7 @@ class NotOwner(HelenusError):
 
 
 @dataclass(frozen=True)
-class Owner:
+class RecordsOwner:
     """A run, and how many producers it has at most: their transactional ids are `run` and a number. `who` is for
     people. `unfenced` are the runs before it, each with its number of producers, that may not be fenced yet.
     """
@@ -78,8 +78,8 @@ def transactional_id(run: str, number: int) -> str:
 
 
 def claim(
-    config: Mapping[str, str], group: str, topics: Collection[str], owner: Owner, expected: Mapping[str, str]
-) -> tuple[dict[str, Owner], dict[str, Owner]]:
+    config: Mapping[str, str], group: str, topics: Collection[str], owner: RecordsOwner, expected: Mapping[str, str]
+) -> tuple[dict[str, RecordsOwner], dict[str, RecordsOwner]]:
     """Make a run the owner of topics' records, in the `group` of one connector, and fence its former owners' producers.
 
     Of a topic in `expected` the owner must still be the run named there, or nobody. Returns the former owners, other
@@ -105,10 +105,10 @@ def _claim_once(
     config: Mapping[str, str],
     group: str,
     topics: Collection[str],
-    owner: Owner,
+    owner: RecordsOwner,
     expected: Mapping[str, str],
     where: str,
-) -> tuple[dict[str, Owner], dict[str, Owner]]:
+) -> tuple[dict[str, RecordsOwner], dict[str, RecordsOwner]]:
     # From now on only this claim can commit, until there is another one: nobody notes an owner after it was read.
     producer = _fenced_producer(config, group, where)
     with closing(_consumer(config, group, where)) as consumer:
@@ -125,14 +125,14 @@ def _claim_once(
     return {topic: noted for topic, noted in others.items() if topic not in lost}, lost
 
 
-def _unfenced(noted: Owner | None, owner: Owner) -> tuple[tuple[str, int], ...]:
+def _unfenced(noted: RecordsOwner | None, owner: RecordsOwner) -> tuple[tuple[str, int], ...]:
     """Return the runs to fence when `owner` follows the one that is noted."""
     if noted is None:
         return ()
     return noted.unfenced if noted.run == owner.run else (*noted.unfenced, (noted.run, noted.producers))
 
 
-def _note(producer: Producer, consumer: Consumer, new_owners: Mapping[str, Owner]) -> None:
+def _note(producer: Producer, consumer: Consumer, new_owners: Mapping[str, RecordsOwner]) -> None:
     if not new_owners:
         return
     offsets = [TopicPartition(topic, 0, 0, json.dumps(asdict(owner))) for topic, owner in new_owners.items()]
@@ -141,7 +141,7 @@ def _note(producer: Producer, consumer: Consumer, new_owners: Mapping[str, Owner
     producer.commit_transaction(_ANSWER_TIMEOUT_S)
 
 
-def _note_all_fenced(producer: Producer, consumer: Consumer, new_owners: Mapping[str, Owner]) -> None:
+def _note_all_fenced(producer: Producer, consumer: Consumer, new_owners: Mapping[str, RecordsOwner]) -> None:
     try:
         _note(producer, consumer, new_owners)
     except KafkaException as failure:
@@ -157,7 +157,7 @@ def _fence(config: Mapping[str, str], runs: Collection[tuple[str, int]]) -> None
         list(pool.map(lambda id_: _fenced_producer(config, id_, config["bootstrap.servers"]), ids))
 
 
-def owners(config: Mapping[str, str], group: str, topics: Collection[str]) -> dict[str, Owner | None]:
+def owners(config: Mapping[str, str], group: str, topics: Collection[str]) -> dict[str, RecordsOwner | None]:
     """Return the owner of each topic's records, None where no run ever was. Raises as `claim`."""
     where = f"{config['bootstrap.servers']}, group {group}"
     try:
@@ -167,7 +167,7 @@ def owners(config: Mapping[str, str], group: str, topics: Collection[str]) -> di
         raise _claim_error(failure.args[0], where) from None
 
 
-def _noted_owners(consumer: Consumer, topics: Collection[str], where: str) -> dict[str, Owner | None]:
+def _noted_owners(consumer: Consumer, topics: Collection[str], where: str) -> dict[str, RecordsOwner | None]:
     # Not by an admin client: librdkafka 2.15 crashes in that where the coordinator is just being elected.
     deadline = time.monotonic() + _ANSWER_TIMEOUT_S
     while True:
@@ -183,11 +183,11 @@ def _noted_owners(consumer: Consumer, topics: Collection[str], where: str) -> di
         time.sleep(_FIRST_PAUSE_S)
 
 
-def _parse_note(note: str | None, where: str) -> Owner | None:
+def _parse_note(note: str | None, where: str) -> RecordsOwner | None:
     if not note:
         return None
     try:
-        owner = Owner(**json.loads(note))
+        owner = RecordsOwner(**json.loads(note))
         return replace(owner, unfenced=tuple([(str(run), int(producers)) for run, producers in owner.unfenced]))
     except (ValueError, TypeError):
         problem = f"the owner of a connector's records is noted in a way that this version does not know: {note[:200]}"

@@ -1,0 +1,185 @@
+"""Which run owns the records of its tables: who takes over from whom, and what the brokers have to grant."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from structlog.testing import capture_logs
+
+from helenus_connector.config.worker import WorkerSettings
+from helenus_connector.control import topic_ownership
+from helenus_connector.control.topic_ownership import TopicOwnership
+from helenus_schemas.errors import HelenusError, Kind
+from helenus_sinks.kafka.owners import RecordsOwner, Unavailable
+
+Owners = dict[tuple[str, str], RecordsOwner]
+
+
+class Brokers:
+    """The notes of all groups, as `claim` keeps them."""
+
+    def __init__(self) -> None:
+        self.owners: Owners = {}
+        self.claims: list[tuple[str, list[str], RecordsOwner]] = []
+        self.error: HelenusError | None = None
+
+    def claim(
+        self, _: object, group: str, topics: Collection[str], owner: RecordsOwner, expected: Mapping[str, str]
+    ) -> tuple[dict[str, RecordsOwner], dict[str, RecordsOwner]]:
+        if self.error is not None:
+            raise self.error
+        self.claims.append((group, list(topics), owner))
+        former: dict[str, RecordsOwner] = {}
+        lost: dict[str, RecordsOwner] = {}
+        for topic in topics:
+            noted = self.owners.get((group, topic))
+            if noted is not None and noted.run != owner.run:
+                (former if expected.get(topic, noted.run) == noted.run else lost)[topic] = noted
+            if topic not in lost:
+                self.owners[group, topic] = owner
+        return former, lost
+
+
+@pytest.fixture
+def brokers(monkeypatch: pytest.MonkeyPatch) -> Brokers:
+    brokers = Brokers()
+    monkeypatch.setattr(topic_ownership, "claim", brokers.claim)
+    return brokers
+
+
+def worker(tmp_path: Path, **more: str) -> WorkerSettings:
+    properties = {"bootstrap.servers": "h:1", "checkpoint.dir": str(tmp_path), **more}
+    return WorkerSettings.from_properties(properties, "worker")
+
+
+def task(table: str, connector: str = "c") -> Any:
+    return SimpleNamespace(connector=connector, events=f"events-{table}")
+
+
+def started(tmp_path: Path, *tasks: Any) -> TopicOwnership:
+    ownership = TopicOwnership(worker(tmp_path), "default")
+    ownership.begin_run(2)
+    assert ownership.claim(tasks, 2) == {}
+    return ownership
+
+
+def test_a_run_claims_once_for_each_connector(tmp_path: Path, brokers: Brokers) -> None:
+    tasks = [task("a"), task("b"), task("a2", "d")]
+    ownership = started(tmp_path, *tasks)
+    assert [(group, topics) for group, topics, _ in brokers.claims] == [
+        ("helenus-c-owner", ["events-a", "events-b"]),
+        ("helenus-d-owner", ["events-a2"]),
+    ]
+    ownership.claim(tasks, 2)
+    assert len(brokers.claims) == 2
+    assert ownership.owns(["events-a", "events-a2"])
+    assert not ownership.owns(["events-a", "events-new"])
+    ownership.claim([*tasks, task("new")], 2)
+    assert [topics for _, topics, _ in brokers.claims[2:]] == [["events-new"]]
+    assert ownership.owns(["events-a", "events-new"])
+
+
+def test_ids_are_of_one_run(tmp_path: Path, brokers: Brokers) -> None:
+    ownership = started(tmp_path, task("a"))
+    first = ownership.owner
+    ownership.begin_run(8)
+    assert not ownership.owns(["events-a"])
+    second = ownership.owner
+    assert first is not None
+    assert second is not None
+    assert first.run != second.run
+    assert {first.run.rpartition("-")[0], second.run.rpartition("-")[0]} == {"helenus-default"}
+    assert (first.producers, second.producers) == (4, 16)
+
+
+def test_a_later_run_of_a_worker_takes_nothing_back(tmp_path: Path, brokers: Brokers) -> None:
+    tasks = [task("a"), task("b")]
+    first = started(tmp_path / "first", *tasks)
+    started(tmp_path / "second", tasks[0])
+    first.begin_run(2)
+    errors = first.claim(tasks, 2)
+    assert {topic: error.kind for topic, error in errors.items()} == {"events-a": Kind.NOT_OWNER}
+    assert f"checkpoint.dir {tmp_path / 'second'}" in str(errors["events-a"])
+    assert not first.owns(["events-a"])
+    assert first.owns(["events-b"])
+    first.forget("events-a")  # somebody restarted the task
+    assert first.claim(tasks, 2) == {}
+    assert first.owns(["events-a"])
+
+
+def test_who_was_there_before_is_logged_once(tmp_path: Path, brokers: Brokers) -> None:
+    started(tmp_path / "first", task("a"), task("b"))
+    with capture_logs() as logs:
+        second = started(tmp_path / "second", task("a"), task("b"))
+        second.begin_run(2)
+        second.claim([task("a"), task("b")], 2)
+    fenced = [entry for entry in logs if entry["event"] == "writers.fenced"]
+    assert len(fenced) == 1
+    assert f"checkpoint.dir {tmp_path / 'first'}" in fenced[0]["former_worker"]
+
+
+def test_more_executors_have_more_ids_before_they_write(tmp_path: Path, brokers: Brokers) -> None:
+    ownership = started(tmp_path, task("a"))
+    assert ownership.claim([task("a")], 20) == {}
+    assert [owner.producers for _, _, owner in brokers.claims] == [4, 40]
+    assert len({owner.run for _, _, owner in brokers.claims}) == 1
+    ownership.claim([task("a")], 1)
+    assert len(brokers.claims) == 2, "fewer need no claim"
+
+
+def test_owners_claim_again_before_kafka_forgets_them(
+    tmp_path: Path, brokers: Brokers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = [1e6]
+    monkeypatch.setattr(
+        topic_ownership, "time", SimpleNamespace(monotonic=lambda: now[0], strftime=lambda *_: "", gmtime=lambda: None)
+    )
+    ownership = started(tmp_path, task("a"))
+    for hours, claims in ((23, 1), (2, 2), (23, 2), (24 * 30, 3)):
+        now[0] += 3600 * hours
+        ownership.claim([task("a")], 2)
+        assert len(brokers.claims) == claims
+
+
+def test_a_login_without_rights_goes_on_unfenced(tmp_path: Path, brokers: Brokers) -> None:
+    brokers.error = Unavailable(Kind.BROKER_REFUSED, "Kafka: Transactional Id authorization failed", "h:1")
+    ownership = TopicOwnership(worker(tmp_path), "default")
+    with capture_logs() as logs:
+        for _ in range(2):
+            ownership.begin_run(2)
+            assert ownership.claim([task("a")], 2) == {}
+            assert ownership.owner is None
+            assert ownership.owns(["events-a"])
+    assert [entry["event"] for entry in logs] == ["writers.not_fenced"]
+    assert "Transactional Id authorization failed" in logs[0]["reason"]
+    brokers.error = None
+    ownership.begin_run(2)  # it was granted meanwhile
+    ownership.claim([task("a")], 2)
+    assert ownership.owner is not None
+
+
+def test_brokers_that_are_away_are_an_error(tmp_path: Path, brokers: Brokers) -> None:
+    brokers.error = HelenusError(Kind.BROKER_UNREACHABLE, "Kafka: timed out", "h:1")
+    ownership = TopicOwnership(worker(tmp_path), "default")
+    ownership.begin_run(2)
+    with pytest.raises(HelenusError, match="timed out"):
+        ownership.claim([task("a")], 2)
+    assert not ownership.owns(["events-a"])
+
+
+PULSAR = {"pulsar.service.url": "pulsar://h:1", "pulsar.admin.url": "http://h:1"}
+
+
+@pytest.mark.parametrize(
+    "more", [{"fence.writers": "false"}, {"log": "pulsar", **PULSAR}, {"data.log": "pulsar", **PULSAR}]
+)
+def test_where_nothing_is_fenced(tmp_path: Path, brokers: Brokers, more: dict[str, str]) -> None:
+    ownership = TopicOwnership(worker(tmp_path, **more), "default")
+    ownership.begin_run(2)
+    assert ownership.owner is None
+    assert ownership.claim([task("a")], 2) == {}
+    assert brokers.claims == []
