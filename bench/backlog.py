@@ -50,9 +50,19 @@ def change(
 
 
 class Backlog:
-    """A worker with a connector of its own for `table`, and the events that are to be its backlog."""
+    """A worker with a connector of its own for `table`, and the events that are to be its backlog. `more` are settings
+    of the connector, `of_worker` those of the worker.
+    """
 
-    def __init__(self, status: Status, cassandra: Any, directory: Path, table: str, more: Sequence[str]) -> None:
+    def __init__(
+        self,
+        status: Status,
+        cassandra: Any,
+        directory: Path,
+        table: str,
+        more: Sequence[str],
+        of_worker: Sequence[str] = (),
+    ) -> None:
         columns = "(k int PRIMARY KEY, v text, n int) WITH cdc = true"
         cassandra.execute(f"CREATE TABLE IF NOT EXISTS bench.{table} {columns}")
         (self.table,) = (t for t in read_tables(cassandra, "bench").values() if t.name == table)
@@ -63,6 +73,8 @@ class Backlog:
         self._codec = KeyCodec(self.table)
         self._connector = programs.connector(status, directory, "bench", table)
         self.worker_file, self.connector_file = self._connector.files
+        with self.worker_file.open("a") as settings:
+            settings.write("\n".join(["", *of_worker, ""]))
         with self.connector_file.open("a") as settings:
             settings.write("\n".join(["\ntasks.max=2", *more, ""]))
         self._log = events_log(WorkerSettings.load(self._connector.files[0]))

@@ -1,6 +1,6 @@
 """What the connector does in a second, as ratios of one run, and what it costs.
 
-    python -m bench connector [reads] [copies] [memory] [backlog] [--seconds 6] [--events 100000] [--keys 5000]
+    python -m bench connector [reads] [copies] [memory] [backlog] [fencing] [--events 100000] [--keys 5000] …
 
 - reads: rows re-read per second against one query per event as DataStax's connector sends them: batches of 200, ten
   single threads, one SELECT each, and a barrier. Both cover the same events, in one process, in turns.
@@ -11,6 +11,7 @@
   connector: with `--set resolver=none output.format=debezium` events have cells, and no row is read. With `--nodes 3
   --copies 3 --set ... gate=local_quorum` each of three nodes reports each change. With `--deletes` rows are written
   again and deleted in turns: a round of updates, and one of deletes of the same rows.
+- fencing: the same with `fence.writers` and without, in turns.
 
 Starts its own Cassandra, Kafka and registry. No agent runs: events are made as the agent makes them.
 """
@@ -27,6 +28,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -311,7 +313,28 @@ def backlog(status: Status, cassandra: Any, directory: Path, options: argparse.N
                 print(f"{name}, round {turn + 1}: {measurement}", flush=True)
 
 
-PIECES: dict[str, Callable[..., None]] = {"reads": reads, "copies": copies, "memory": memory, "backlog": backlog}
+def fencing(status: Status, cassandra: Any, directory: Path, options: argparse.Namespace) -> None:
+    """The same backlog for two workers, in turns: one whose records are in transactions, and one without."""
+    with ExitStack() as stack:
+        workers = {}
+        for name in ("true", "false"):
+            setting = f"fence.writers={name}"
+            backlog = Backlog(status, cassandra, directory / name, f"fenced_{name}", options.set, [setting])
+            workers[setting] = stack.enter_context(backlog)
+            workers[setting].fill(0 if workers[setting].has_cells else options.events)
+            workers[setting].warm_up()
+        for turn in range(options.rounds):
+            for setting, worker in sorted(workers.items(), reverse=turn % 2 == 1):
+                print(f"{setting}, round {turn + 1}: {worker.round(options.events)}", flush=True)
+
+
+PIECES: dict[str, Callable[..., None]] = {
+    "reads": reads,
+    "copies": copies,
+    "memory": memory,
+    "backlog": backlog,
+    "fencing": fencing,
+}
 
 
 if __name__ == "__main__":

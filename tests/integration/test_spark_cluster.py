@@ -62,7 +62,7 @@ def pipeline(status: Status, session: Any, spark: SparkCluster, directory: Path)
 def in_order(pipeline: Pipeline) -> None:
     """No record of a key shows an older row than one before it."""
     records = pipeline.records(TABLE)
-    check_order([(record.value["k"], record.value["n"]) for record in records if record.value is not None], KEYS)
+    check_order([(record.key["k"], record.value["n"]) for record in records if record.value is not None], KEYS)
 
 
 def test_both_workers_take_part(pipeline: Pipeline, spark: SparkCluster, session: Any) -> None:
