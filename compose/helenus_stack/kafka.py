@@ -39,6 +39,7 @@ ACLS = [
     (CONNECTOR, "TOPIC", "data-", ["CREATE", "WRITE"]),
     (CONNECTOR, "TOPIC", "dlq-", ["CREATE", "WRITE"]),
     (CONNECTOR, "GROUP", "helenus", ["READ"]),
+    (CONNECTOR, "TRANSACTIONAL_ID", "helenus", ["WRITE", "DESCRIBE"]),
 ]
 """Who may do what with all that begins with a name, in a secure stack: what docs/security.md has operators type."""
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -18,6 +19,8 @@ FRAME = 5
 """Bytes before the Avro in the Confluent wire format."""
 PATIENCE_S = 60
 """How long a broker may take for an answer: a machine that runs everything is slow at times."""
+_WAIT_S = 0.1
+"""For as many messages as there are offsets: the end of a transaction takes one, and has no message."""
 
 
 @dataclass(frozen=True)
@@ -125,7 +128,6 @@ def _schema_id(data: bytes) -> int:
 def messages(bootstrap_servers: str, topic: str, login: Mapping[str, str] | None = None) -> Iterator[Message]:
     """All messages of a topic of Kafka from its start to what its end is now, partition by partition."""
     config = {"bootstrap.servers": bootstrap_servers, "group.id": "helenus-stack", "enable.auto.commit": "false"}
-    # The end of a transaction takes an offset, which has no message.
     consumer = Consumer({**config, "enable.partition.eof": "true", **(login or {})})
     try:
         topic_metadata = consumer.list_topics(topic, timeout=PATIENCE_S).topics[topic]
@@ -134,9 +136,14 @@ def messages(bootstrap_servers: str, topic: str, login: Mapping[str, str] | None
             start, end = consumer.get_watermark_offsets(topic_partition, timeout=PATIENCE_S)
             offset = start
             consumer.assign([TopicPartition(topic, number, start)])
+            deadline = time.monotonic() + PATIENCE_S
             while offset < end:
-                fetched = consumer.consume(min(10_000, end - offset), timeout=PATIENCE_S)
-                for message in fetched or _nothing(topic, number, offset):
+                fetched = consumer.consume(min(10_000, end - offset), timeout=_WAIT_S)
+                if fetched:
+                    deadline = time.monotonic() + PATIENCE_S
+                elif time.monotonic() > deadline:
+                    raise TimeoutError(f"no message within {PATIENCE_S} s: {topic_partition}, offset {offset}")
+                for message in fetched:
                     error = message.error()
                     if error is None:
                         offset = message.offset() + 1
@@ -147,7 +154,3 @@ def messages(bootstrap_servers: str, topic: str, login: Mapping[str, str] | None
                         raise KafkaException(error)
     finally:
         consumer.close()
-
-
-def _nothing(topic: str, partition: int, offset: int) -> list[Message]:
-    raise TimeoutError(f"no message within {PATIENCE_S} s: topic {topic}, partition {partition}, offset {offset}")

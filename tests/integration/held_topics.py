@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
 from helenus_stack.readers import Reader
@@ -48,9 +50,12 @@ class HeldTopics:
     def _read(self, topic_partition: TopicPartition, end: int, partition: _Partition) -> None:
         self._consumer.assign([topic_partition])
         try:
+            deadline = time.monotonic() + PATIENCE_S
             while partition.at < end:
-                messages: list[Message] = self._consumer.consume(min(10_000, end - partition.at), timeout=PATIENCE_S)
-                if not messages:
+                messages: list[Message] = self._consumer.consume(min(10_000, end - partition.at), timeout=0.1)
+                if messages:
+                    deadline = time.monotonic() + PATIENCE_S
+                elif time.monotonic() > deadline:
                     raise TimeoutError(f"no message within {PATIENCE_S} s: {topic_partition}, now at {partition.at}")
                 for message in messages:
                     error = message.error()

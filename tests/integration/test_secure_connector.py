@@ -217,7 +217,7 @@ def values(status: Status) -> dict[int, str | None]:
             consumer.assign([partition])
             offset = 0
             while offset < end:
-                for message in consumer.consume(end - offset, timeout=10):
+                for message in consumer.consume(end - offset, timeout=1):
                     offset = message.offset() + (message.error() is None)
                     if message.error() is not None:  # the end: that of a transaction takes an offset
                         continue
@@ -286,6 +286,7 @@ def test_the_whole_path_and_no_secret_is_seen(
         # What has a label for a kind or a reason is there once there is one; the others are from the start.
         assert metrics_asked - exported <= set(LATER)
         assert json.loads(texts[1])["safe-t"]["status"]["tasks"][0]["state"] == "RUNNING"
+        assert "writers.not_fenced" not in logs[1].read_text()
         top = [script("helenus-connector"), "top", "--once", "--url", listener, "--cafile", str(authority[1])]
         login = {**os.environ, "LOGIN": f"ops:{REST_PASSWORD}", "COLUMNS": "160"}
         shown = subprocess.run([*top, "--user", "${env:LOGIN}"], capture_output=True, text=True, env=login, timeout=60)

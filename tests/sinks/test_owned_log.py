@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,7 +14,9 @@ from patience import eventually
 from helenus_schemas.errors import HelenusError, Kind
 from helenus_sinks.kafka.log import KafkaLog
 from helenus_sinks.kafka.owned_log import OwnedKafkaLog
-from helenus_sinks.kafka.owners import NotOwner, RecordsOwner, claim, owners, transactional_id
+from helenus_sinks.kafka.owners import NotOwner, RecordsOwner, Unavailable, claim, owners, transactional_id
+from helenus_stack.secure import AGENT, CONNECTOR
+from helenus_stack.stack import Stack
 
 pytestmark = [
     pytest.mark.integration,
@@ -276,3 +279,27 @@ def test_a_claim_that_was_killed_before_it_fenced(
 
 def _die(*_: object) -> None:
     raise KeyboardInterrupt
+
+
+def test_brokers_without_a_topic_for_transactions(tmp_path: Path) -> None:
+    """As a single one with the default settings: the worker has to go on all the same, and soon."""
+    alone = {"transaction.state.log.replication.factor": "3", "transaction.state.log.min.isr": "2"}
+    with Stack(tmp_path, only=["kafka"], kafka_properties=alone) as stack:
+        config = {"bootstrap.servers": str(stack.status().bootstrap_servers)}
+        log = KafkaLog(config)
+        log.create(EVENTS, 1, {})
+        log.close()
+        with pytest.raises(Unavailable, match=r"transaction\.state\.log\.replication\.factor"):
+            own(config, "alone", "a")
+
+
+@pytest.mark.parametrize("user", [AGENT, CONNECTOR])
+def test_a_login_needs_rights_on_transactional_ids(secure: Any, user: str) -> None:
+    status = secure.status()
+    login = status.security.kafka(user)
+    config = {"bootstrap.servers": str(status.bootstrap_servers), **login}
+    if user == CONNECTOR:
+        assert claim(config, "helenus-rights-owner", [EVENTS], owner("a", "helenus-rights"), {}) == ({}, {})
+        return
+    with pytest.raises(Unavailable, match=r"authorization failed.*grant this login Write and Describe"):
+        claim(config, "helenus-rights-owner", [EVENTS], owner("a", "helenus-rights"), {})

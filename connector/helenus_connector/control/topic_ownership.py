@@ -26,10 +26,7 @@ _LEAST_PRODUCERS, _PRODUCERS_PER_SLOT = 4, 2
 """A process that takes another's place has an id of its own, while nobody knows whether the other one ended."""
 _CLAIM_AGAIN_S = 86_400.0
 """Kafka keeps who the owner is for a week."""
-_ADVICE = (
-    "grant this login Write and Describe on transactional ids that begin with helenus, as docs/security.md says; or "
-    "set fence.writers=false, if nothing but checkpoint.dir is to keep two workers apart"
-)
+_ADVICE = "or set fence.writers=false, if nothing but checkpoint.dir is to keep two workers apart"
 
 
 def owner_group(connector: str) -> str:
@@ -82,7 +79,10 @@ class TopicOwnership:
             self.owner = None
             if not self._has_warned:
                 self._has_warned = True
-                _log.warning("writers.not_fenced", group=self._group, reason=str(error), advice=_ADVICE)
+                advice = f"{error.advice}; {_ADVICE}"
+                _log.warning(
+                    "writers.not_fenced", group=self._group, reason=f"{error.what} ({error.where})", advice=advice
+                )
             return {}
         return errors
 

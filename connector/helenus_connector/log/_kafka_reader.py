@@ -18,6 +18,7 @@ _CHUNK = 2_000  # of more, what was read first has left the processor's cache
 _CHUNK_BYTES = 8 << 20
 _FIRST_CHUNK = 500  # until it is known how large events are
 _READ_TIMEOUT_S = 60.0
+_WAIT_S, _WAIT_IN_TRANSACTIONS_S = 0.5, 0.02
 _BEGINNING = -2  # librdkafka's offset of a topic's start
 # librdkafka's defaults prefetch far more than a batch reads, and discard it: three times the CPU, and a pause of 1 s.
 _PREFETCH_LITTLE = {
@@ -37,12 +38,16 @@ def read(
     data_loss: str,
     note_lost: Callable[[OffsetRange, int], None],
     note_failed: Callable[[OffsetRange, HelenusError], None],
+    has_transactions: bool = False,
 ) -> Generator[list[Message], None, None]:
-    """Read as `choice.read`, all ranges at once. The process keeps its consumers between calls."""
+    """Read as `choice.read`, all ranges at once. The process keeps its consumers between calls. Where a topic
+    `has_transactions`, no read waits for as many messages as there are offsets: each transaction's end takes one.
+    """
     ranges = [r for r in ranges if r.start < r.end]
     if not ranges:
         return
-    reads = RangeReads(_consumer(config, data_loss), ranges, note_lost, note_failed)
+    wait_s = _WAIT_IN_TRANSACTIONS_S if has_transactions else _WAIT_S
+    reads = RangeReads(_consumer(config, data_loss), ranges, note_lost, note_failed, wait_s)
     deadline = time.monotonic() + _READ_TIMEOUT_S
     try:
         reads.begin()
@@ -76,10 +81,12 @@ class RangeReads:
         ranges: Sequence[OffsetRange],
         note_lost: Callable[[OffsetRange, int], None],
         note_failed: Callable[[OffsetRange, HelenusError], None],
+        wait_s: float = _WAIT_S,
     ) -> None:
         self.open_ranges = {(r.topic, r.partition): r for r in ranges}
         self.chunks: dict[tuple[str, int], list[Any]] = {}
         self._consumer = consumer
+        self._wait_s = wait_s
         self._note_lost = note_lost
         self._note_failed = note_failed
         self._positions = {name: r.start for name, r in self.open_ranges.items()}
@@ -92,10 +99,10 @@ class RangeReads:
         self._consumer.assign([TopicPartition(t, p, r.start) for (t, p), r in self.open_ranges.items()])
 
     def poll(self) -> None:
-        """Put messages into `chunks`, as many as go well together. Waits half a second for the first."""
+        """Put messages into `chunks`, as many as go well together. Waits for a moment if fewer are there."""
         self.chunks = {}
         unread_offsets = sum(r.end - self._positions[name] for name, r in self.open_ranges.items())
-        messages = self._consumer.consume(min(self._max_messages, unread_offsets), timeout=0.5)
+        messages = self._consumer.consume(min(self._max_messages, unread_offsets), timeout=self._wait_s)
         for topic_partition, run in _runs(messages):
             self._take_run(topic_partition, run)
         if self.chunks:

@@ -98,7 +98,9 @@ def read_data(
             _pulsar(worker), ranges, "continue", _ignore_loss, note_failed, reader.records
         )
         return chunks
-    return _kafka_reader.read(worker.consumer_config, ranges, "continue", _ignore_loss, note_failed)
+    return _kafka_reader.read(
+        worker.consumer_config, ranges, "continue", _ignore_loss, note_failed, has_transactions=True
+    )
 
 
 def read_signals(

@@ -21,7 +21,8 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import asdict, dataclass, replace
 
-from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicCollection, TopicPartition
+from confluent_kafka.admin import AdminClient
 
 from helenus_schemas.errors import HelenusError, Kind
 from helenus_sinks.kafka.errors import DeliveryReports, broker_error, new_client, text_of
@@ -44,6 +45,14 @@ _PASSING = {
     KafkaError.NOT_COORDINATOR,
 }
 _ANSWER_TIMEOUT_S = 30.0
+_FIRST_TIMEOUT_S = 5.0
+_TRANSACTIONS_TOPIC = "__transaction_state"
+_NO_TRANSACTIONS = "Kafka can't make its topic of transactions"
+_MAKE_THEM = (
+    "set transaction.state.log.replication.factor, 3 unless set, and transaction.state.log.min.isr of the brokers to "
+    "no more than there are"
+)
+_GRANT = "grant this login Write and Describe on transactional ids that begin with helenus, as docs/security.md says"
 _TRANSACTION_TIMEOUT_MS = 10_000
 """Of a claim that was killed: for so long nobody can read the owner, if nobody claims."""
 _CLAIM_ATTEMPTS = 10
@@ -196,12 +205,30 @@ def _parse_note(note: str | None, where: str) -> RecordsOwner | None:
 
 
 def _fenced_producer(config: Mapping[str, str], transactional_id: str, where: str) -> Producer:
-    """Return a producer, the only one with this transactional id from now on. Raises KafkaException."""
+    """Return a producer, the only one with this transactional id from now on. Raises KafkaException and Unavailable."""
     times = {"transaction.timeout.ms": str(_TRANSACTION_TIMEOUT_MS)}
     settings = {**client_settings(config), **times, "transactional.id": transactional_id}
     producer: Producer = new_client(Producer, settings, DeliveryReports(), where)
-    producer.init_transactions(_ANSWER_TIMEOUT_S)
+    try:
+        producer.init_transactions(_FIRST_TIMEOUT_S)
+    except KafkaException as failure:
+        if failure.args[0].code() != KafkaError._TIMED_OUT:
+            raise
+        if _has_no_transactions(config, where):
+            raise Unavailable(Kind.BROKER_REFUSED, _NO_TRANSACTIONS, where, _MAKE_THEM) from None
+        producer.init_transactions(_ANSWER_TIMEOUT_S)
     return producer
+
+
+def _has_no_transactions(config: Mapping[str, str], where: str) -> bool:
+    """Return whether the brokers answer, and have not made the topic of transactions, which was just asked for."""
+    admin: AdminClient = new_client(AdminClient, client_settings(config), DeliveryReports(), where)
+    topics = TopicCollection([_TRANSACTIONS_TOPIC])
+    try:
+        admin.describe_topics(topics, request_timeout=_FIRST_TIMEOUT_S)[_TRANSACTIONS_TOPIC].result()
+    except KafkaException as failure:
+        return bool(failure.args[0].code() == KafkaError.UNKNOWN_TOPIC_OR_PART)
+    return False
 
 
 def _consumer(config: Mapping[str, str], group: str, where: str) -> Consumer:
@@ -211,5 +238,5 @@ def _consumer(config: Mapping[str, str], group: str, where: str) -> Consumer:
 
 def _claim_error(error: KafkaError, where: str) -> HelenusError:
     if error.code() in _UNAVAILABLE:
-        return Unavailable(Kind.BROKER_REFUSED, f"Kafka: {text_of(error)}", where)
+        return Unavailable(Kind.BROKER_REFUSED, f"Kafka: {text_of(error)}", where, _GRANT)
     return broker_error(error, where)

@@ -31,7 +31,7 @@ _NO_KERBEROS = (
     "set sasl.mechanism to PLAIN, SCRAM-SHA-256, SCRAM-SHA-512 or OAUTHBEARER: its default is Kerberos (GSSAPI), which "
     "this build of librdkafka does not have"
 )
-_NO_TRANSACTIONS = "there are no transactions here: leave it out"
+_NO_TRANSACTIONS = "transactions have ids of their own here: leave it out"
 _LOSES_ORDER = "without it, a record that is sent again may come before an older one: leave it out"
 _PROTOCOLS = ("plaintext", "ssl", "sasl_plaintext", "sasl_ssl")
 # What is used with some values of security.protocol alone, and which to advise.
