@@ -41,7 +41,7 @@ def topic(config: dict[str, str], request: pytest.FixtureRequest) -> str:
     log = KafkaLog(config)
     for events in (EVENTS, OTHER_EVENTS):
         log.create(events, 1, {})
-    name = f"data-{request.node.name[:100]}"
+    name = f"data-{request.node.name.partition('[')[0]}"
     log.create(name, 1, {})
     log.close()
     return name
@@ -238,6 +238,14 @@ def test_a_transaction_that_timed_out(address: str, config: dict[str, str], topi
     log.append(topic, 0, b"k", b"3")
     log.flush(30)
     assert values(address, topic) == [b"3"]
+
+
+@pytest.mark.parametrize("key", ["message.timeout.ms", "delivery.timeout.ms"])
+def test_messages_that_may_take_long(config: dict[str, str], topic: str, group: str, key: str) -> None:
+    log = log_of({**config, key: "600000"}, group, own(config, group, "a"))
+    log.append(topic, 0, b"k", b"1")
+    log.flush(30)
+    log.close()
 
 
 def test_a_note_of_another_version(config: dict[str, str], topic: str, group: str) -> None:

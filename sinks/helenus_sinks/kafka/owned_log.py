@@ -45,9 +45,11 @@ class OwnedKafkaLog(KafkaLog):
     """
 
     def __init__(self, config: Mapping[str, str], owner: RecordsOwner, number: int) -> None:
-        timeout_ms = config.get("transaction.timeout.ms", str(_TRANSACTION_TIMEOUT_MS))
-        transactional = {"transactional.id": transactional_id(owner.run, number), "transaction.timeout.ms": timeout_ms}
-        super().__init__({**config, **transactional})
+        # librdkafka takes none that is shorter than this, which an operator may have set.
+        message_ms = config.get("message.timeout.ms", config.get("delivery.timeout.ms", "0"))
+        timeout_ms = str(max(_TRANSACTION_TIMEOUT_MS, int(message_ms)))
+        transactional = {"transactional.id": transactional_id(owner.run, number)}
+        super().__init__({"transaction.timeout.ms": timeout_ms, **config, **transactional})
         self._config["logger"] = _NO_LOGGER
         self._owner = owner
         self._settings = dict(config)
