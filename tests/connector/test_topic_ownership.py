@@ -26,12 +26,15 @@ class Brokers:
         self.owners: Owners = {}
         self.claims: list[tuple[str, list[str], RecordsOwner]] = []
         self.error: HelenusError | None = None
+        self.missing: set[str] = set()
 
     def claim(
         self, _: object, group: str, topics: Collection[str], owner: RecordsOwner, expected: Mapping[str, str]
     ) -> tuple[dict[str, RecordsOwner], dict[str, RecordsOwner]]:
         if self.error is not None:
             raise self.error
+        if self.missing & set(topics):
+            raise HelenusError(Kind.TOPIC_MISSING, "Kafka: unknown topic", "h:1")
         self.claims.append((group, list(topics), owner))
         former: dict[str, RecordsOwner] = {}
         lost: dict[str, RecordsOwner] = {}
@@ -169,6 +172,16 @@ def test_brokers_that_are_away_are_an_error(tmp_path: Path, brokers: Brokers) ->
     with pytest.raises(HelenusError, match="timed out"):
         ownership.claim([task("a")], 2)
     assert not ownership.owns(["events-a"])
+
+
+def test_a_topic_that_is_gone_is_its_own_tables_trouble(tmp_path: Path, brokers: Brokers) -> None:
+    brokers.missing = {"events-b"}
+    ownership = TopicOwnership(worker(tmp_path), "default")
+    ownership.begin_run(2)
+    errors = ownership.claim([task("a"), task("b"), task("c")], 2)
+    assert {topic: error.kind for topic, error in errors.items()} == {"events-b": Kind.TOPIC_MISSING}
+    assert ownership.owns(["events-a", "events-c"])
+    assert not ownership.owns(["events-b"])
 
 
 PULSAR = {"pulsar.service.url": "pulsar://h:1", "pulsar.admin.url": "http://h:1"}

@@ -306,6 +306,9 @@ def test_a_login_needs_rights_on_transactional_ids(secure: Any, user: str) -> No
     status = secure.status()
     login = status.security.kafka(user)
     config = {"bootstrap.servers": str(status.bootstrap_servers), **login}
+    agents_log = KafkaLog({"bootstrap.servers": str(status.bootstrap_servers), **status.security.kafka(AGENT)})
+    agents_log.create(EVENTS, 1, {})
+    agents_log.close()
     if user == CONNECTOR:
         assert claim(config, "helenus-rights-owner", [EVENTS], owner("a", "helenus-rights"), {}) == ({}, {})
         return

@@ -17,7 +17,7 @@ import structlog
 
 from helenus_connector.config.worker import WorkerSettings
 from helenus_connector.control.status import Task
-from helenus_schemas.errors import HelenusError
+from helenus_schemas.errors import HelenusError, Kind
 from helenus_sinks.kafka.owned_log import not_owner
 from helenus_sinks.kafka.owners import RecordsOwner, Unavailable, claim
 
@@ -59,8 +59,8 @@ class TopicOwnership:
             self.owner = RecordsOwner(f"helenus-{self._group}-{secrets.token_hex(6)}", _producers(slots), who)
 
     def claim(self, tasks: Iterable[Task], slots: int) -> dict[str, HelenusError]:
-        """Own the records of running tasks. Returns by events topic the errors of those whose records are another
-        worker's: they are to fail. Raises HelenusError BROKER_UNREACHABLE.
+        """Own the records of running tasks. Returns by events topic the errors of those that can't run now: another
+        worker has their records, or the topic is gone. Raises HelenusError BROKER_UNREACHABLE.
         """
         if self.owner is None:
             return {}
@@ -100,7 +100,17 @@ class TopicOwnership:
     def _claim(self, connector: str, topics: list[str], owner: RecordsOwner, now: float) -> dict[str, HelenusError]:
         expected = {topic: self._last_runs[topic] for topic in topics if topic in self._last_runs}
         group = owner_group(connector)
-        former, lost = claim(self._worker.producer_config, group, topics, owner, expected)
+        try:
+            former, lost = claim(self._worker.producer_config, group, topics, owner, expected)
+        except HelenusError as error:
+            if error.kind is not Kind.TOPIC_MISSING:
+                raise
+            if len(topics) == 1:
+                return {topics[0]: error}
+            errors: dict[str, HelenusError] = {}
+            for topic in topics:
+                errors.update(self._claim(connector, [topic], owner, now))
+            return errors
         own = {topic: owner.run for topic in topics if topic not in lost}
         for who in {former[topic].who for topic in former.keys() - self._last_runs.keys()}:
             _log.info("writers.fenced", connector=connector, former_worker=who)

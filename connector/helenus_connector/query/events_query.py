@@ -25,7 +25,7 @@ from helenus_connector.query.handover import MicroBatch
 from helenus_connector.query.query_runner import QueryRunner
 from helenus_connector.query.source import EventsSource
 from helenus_connector.query.spark_session import task_slots
-from helenus_schemas.errors import HelenusError
+from helenus_schemas.errors import HelenusError, Kind
 
 _log = structlog.get_logger(__name__)
 _POLL_S = 0.1
@@ -178,9 +178,10 @@ class EventsQuery(QueryRunner):
                     return plan, tasks
 
     def _claim(self, tasks: Mapping[str, Task]) -> None:
-        """Own the records of these tasks, by events topic; those whose records are another worker's fail."""
+        """Own the records of these tasks, by events topic; note the error of those whose records it can't own."""
         for topic, error in self._ownership.claim(tasks.values(), self._slots).items():
-            self._ownership.forget(topic)
+            if error.kind is Kind.NOT_OWNER:
+                self._ownership.forget(topic)
             note_failed_attempt(tasks[topic], error, time.time())
 
     def _process(self, batches: DriverBatches, jobs: SparkJobs, batch: MicroBatch) -> None:
