@@ -14,37 +14,28 @@ from helenus_connector.config.worker import WorkerSettings
 from helenus_connector.control import topic_ownership
 from helenus_connector.control.topic_ownership import TopicOwnership
 from helenus_schemas.errors import HelenusError, Kind
-from helenus_sinks.kafka.owners import RecordsOwner, Unavailable
-
-Owners = dict[tuple[str, str], RecordsOwner]
+from helenus_sinks.kafka.owners import Claim, Made, RecordsOwner, Unavailable
 
 
 class Brokers:
-    """The notes of all groups, as `claim` keeps them."""
+    """The notes, as `claim` keeps them."""
 
     def __init__(self) -> None:
-        self.owners: Owners = {}
-        self.claims: list[tuple[str, list[str], RecordsOwner]] = []
+        self.owners: dict[Made, RecordsOwner] = {}
+        self.claims: list[tuple[list[Made], RecordsOwner]] = []
         self.error: HelenusError | None = None
         self.missing: set[str] = set()
 
-    def claim(
-        self, _: object, group: str, topics: Collection[str], owner: RecordsOwner, expected: Mapping[str, str]
-    ) -> tuple[dict[str, RecordsOwner], dict[str, RecordsOwner]]:
+    def claim(self, _: object, claimed: Collection[Made], owner: RecordsOwner, expected: Mapping[Made, str]) -> Claim:
         if self.error is not None:
             raise self.error
-        if self.missing & set(topics):
-            raise HelenusError(Kind.TOPIC_MISSING, "Kafka: unknown topic", "h:1")
-        self.claims.append((group, list(topics), owner))
-        former: dict[str, RecordsOwner] = {}
-        lost: dict[str, RecordsOwner] = {}
-        for topic in topics:
-            noted = self.owners.get((group, topic))
-            if noted is not None and noted.run != owner.run:
-                (former if expected.get(topic, noted.run) == noted.run else lost)[topic] = noted
-            if topic not in lost:
-                self.owners[group, topic] = owner
-        return former, lost
+        self.claims.append((list(claimed), owner))
+        present = [made for made in claimed if made.topic not in self.missing]
+        others = {made: self.owners[made] for made in present if self.owners.get(made, owner).run != owner.run}
+        lost = {made: other for made, other in others.items() if expected.get(made, other.run) != other.run}
+        self.owners.update((made, owner) for made in present if made not in lost)
+        former = {made: other for made, other in others.items() if made not in lost}
+        return Claim(former, lost, frozenset(self.missing & {made.topic for made in claimed}))
 
 
 @pytest.fixture
@@ -70,19 +61,18 @@ def started(tmp_path: Path, *tasks: Any) -> TopicOwnership:
     return ownership
 
 
-def test_a_run_claims_once_for_each_connector(tmp_path: Path, brokers: Brokers) -> None:
+def test_a_run_claims_once(tmp_path: Path, brokers: Brokers) -> None:
     tasks = [task("a"), task("b"), task("a2", "d")]
     ownership = started(tmp_path, *tasks)
-    assert [(group, topics) for group, topics, _ in brokers.claims] == [
-        ("helenus-c-owner", ["events-a", "events-b"]),
-        ("helenus-d-owner", ["events-a2"]),
+    assert [claimed for claimed, _ in brokers.claims] == [
+        [("c", "events-a"), ("c", "events-b"), ("d", "events-a2")],
     ]
     ownership.claim(tasks, 2)
-    assert len(brokers.claims) == 2
+    assert len(brokers.claims) == 1
     assert ownership.owns(["events-a", "events-a2"])
     assert not ownership.owns(["events-a", "events-new"])
     ownership.claim([*tasks, task("new")], 2)
-    assert [topics for _, topics, _ in brokers.claims[2:]] == [["events-new"]]
+    assert [claimed for claimed, _ in brokers.claims[1:]] == [[("c", "events-new")]]
     assert ownership.owns(["events-a", "events-new"])
 
 
@@ -128,8 +118,8 @@ def test_who_was_there_before_is_logged_once(tmp_path: Path, brokers: Brokers) -
 def test_more_executors_have_more_ids_before_they_write(tmp_path: Path, brokers: Brokers) -> None:
     ownership = started(tmp_path, task("a"))
     assert ownership.claim([task("a")], 20) == {}
-    assert [owner.producers for _, _, owner in brokers.claims] == [4, 40]
-    assert len({owner.run for _, _, owner in brokers.claims}) == 1
+    assert [owner.producers for _, owner in brokers.claims] == [4, 40]
+    assert len({owner.run for _, owner in brokers.claims}) == 1
     ownership.claim([task("a")], 1)
     assert len(brokers.claims) == 2, "fewer need no claim"
 

@@ -55,7 +55,7 @@ def task_of(worker: Command) -> dict[str, Any]:
 
 def is_refused(worker: Command) -> bool:
     task = task_of(worker)
-    return task["state"] == "FAILED" and "another worker writes the records of this topic" in task["trace"]
+    return task["state"] == "FAILED" and "another worker writes these records" in task["trace"]
 
 
 def lines(worker: Command, event: str) -> list[str]:

@@ -14,7 +14,17 @@ from patience import eventually
 from helenus_schemas.errors import HelenusError, Kind
 from helenus_sinks.kafka.log import KafkaLog
 from helenus_sinks.kafka.owned_log import OwnedKafkaLog
-from helenus_sinks.kafka.owners import NotOwner, RecordsOwner, Unavailable, claim, owners, transactional_id
+from helenus_sinks.kafka.owners import (
+    GROUP,
+    Claim,
+    Made,
+    NotOwner,
+    RecordsOwner,
+    Unavailable,
+    claim,
+    owners,
+    transactional_id,
+)
 from helenus_stack.secure import AGENT, CONNECTOR
 from helenus_stack.stack import Stack
 
@@ -48,25 +58,23 @@ def topic(config: dict[str, str], request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture
-def group(topic: str) -> str:
-    return f"{topic}-owner"
+def connector(topic: str) -> str:
+    return topic
 
 
-def owner(run: str, group: str, producers: int = 2) -> RecordsOwner:
-    return RecordsOwner(f"{group}-{run}", producers, f"the worker {run}")
+def owner(run: str, connector: str, producers: int = 2) -> RecordsOwner:
+    return RecordsOwner(f"{connector}-{run}", producers, f"the worker {run}")
 
 
-def own(config: dict[str, str], group: str, run: str, *topics: str) -> RecordsOwner:
-    new = owner(run, group)
-    claim(config, group, topics or (EVENTS,), new, {})
+def own(config: dict[str, str], connector: str, run: str, *topics: str) -> RecordsOwner:
+    new = owner(run, connector)
+    claim(config, [Made(connector, topic) for topic in topics or (EVENTS,)], new, {})
     return new
 
 
-def log_of(
-    config: dict[str, str], group: str, run: RecordsOwner, number: int = 0, events: str = EVENTS
-) -> OwnedKafkaLog:
+def log_of(config: dict[str, str], connector: str, run: RecordsOwner, number: int = 0) -> OwnedKafkaLog:
     log = OwnedKafkaLog(config, run, number)
-    log.own(group, events)
+    log.own(Made(connector, EVENTS))
     return log
 
 
@@ -89,8 +97,8 @@ def _values(address: str, topic: str, isolation: str) -> Iterator[bytes | None]:
         consumer.close()
 
 
-def test_a_flush_is_a_transaction(address: str, config: dict[str, str], topic: str, group: str) -> None:
-    log = log_of(config, group, own(config, group, "a"))
+def test_a_flush_is_a_transaction(address: str, config: dict[str, str], topic: str, connector: str) -> None:
+    log = log_of(config, connector, own(config, connector, "a"))
     for value in (b"1", b"2"):
         log.append(topic, 0, b"k", value)
     assert values(address, topic) == []
@@ -104,21 +112,21 @@ def test_a_flush_is_a_transaction(address: str, config: dict[str, str], topic: s
     assert values(address, topic) == [b"1", b"2", b"4"]
 
 
-def test_nothing_of_a_former_owner_lands(address: str, config: dict[str, str], topic: str, group: str) -> None:
+def test_nothing_of_a_former_owner_lands(address: str, config: dict[str, str], topic: str, connector: str) -> None:
     """Not even for a reader of what is not committed."""
-    former = log_of(config, group, own(config, group, "former"))
+    former = log_of(config, connector, own(config, connector, "former"))
     former.append(topic, 0, b"k", b"committed")
     former.flush(30)
     former.append(topic, 0, b"k", b"aborted")
     eventually(lambda: b"aborted" in values(address, topic, "read_uncommitted"))
-    log = log_of(config, group, own(config, group, "new"))
+    log = log_of(config, connector, own(config, connector, "new"))
     log.append(topic, 0, b"k", b"new")
     log.flush(30)
     former.append(topic, 0, b"k", b"late")
-    with pytest.raises(NotOwner, match="another worker writes the records of this topic: the worker new"):
+    with pytest.raises(NotOwner, match="another worker writes these records: the worker new"):
         former.flush(30)
     for _ in range(2):  # it stays so
-        former.own(group, EVENTS)
+        former.own(Made(connector, EVENTS))
         with pytest.raises(NotOwner):
             former.append(topic, 0, b"k", b"later")
     log.append(topic, 0, b"k", b"newer")
@@ -128,12 +136,12 @@ def test_nothing_of_a_former_owner_lands(address: str, config: dict[str, str], t
 
 
 def test_a_producer_of_a_former_owner_that_begins_late(
-    address: str, config: dict[str, str], topic: str, group: str
+    address: str, config: dict[str, str], topic: str, connector: str
 ) -> None:
     """A process that was stopped before its first record: its id was fenced before it began."""
-    former = own(config, group, "former")
-    log = log_of(config, group, own(config, group, "new"))
-    late = log_of(config, group, former, 1)
+    former = own(config, connector, "former")
+    log = log_of(config, connector, own(config, connector, "new"))
+    late = log_of(config, connector, former, 1)
     with pytest.raises(NotOwner):
         late.append(topic, 0, b"k", b"late")
     log.append(topic, 0, b"k", b"new")
@@ -141,36 +149,38 @@ def test_a_producer_of_a_former_owner_that_begins_late(
     assert values(address, topic, "read_uncommitted") == [b"new"]
 
 
-def test_readers_do_not_wait_for_a_killed_owner(address: str, config: dict[str, str], topic: str, group: str) -> None:
+def test_readers_do_not_wait_for_a_killed_owner(
+    address: str, config: dict[str, str], topic: str, connector: str
+) -> None:
     """Its transaction would stay open for minutes."""
-    killed = Producer({**config, "transactional.id": transactional_id(own(config, group, "killed").run, 1)})
+    killed = Producer({**config, "transactional.id": transactional_id(own(config, connector, "killed").run, 1)})
     killed.init_transactions(30)
     killed.begin_transaction()
     killed.produce(topic, b"open", b"k", 0)
     killed.flush(30)
-    log = log_of(config, group, own(config, group, "new"))
+    log = log_of(config, connector, own(config, connector, "new"))
     log.append(topic, 0, b"k", b"new")
     log.flush(30)
     assert values(address, topic) == [b"new"]
 
 
-def test_one_of_many_claims_wins(address: str, config: dict[str, str], topic: str, group: str) -> None:
-    runs = [owner(str(number), group, producers=1) for number in range(6)]
-    formers: list[dict[str, RecordsOwner]] = []
+def test_one_of_many_claims_wins(address: str, config: dict[str, str], topic: str, connector: str) -> None:
+    runs = [owner(str(number), connector, producers=1) for number in range(6)]
+    answers: list[Claim] = []
 
     def start(run: RecordsOwner) -> None:
-        formers.append(claim(config, group, [EVENTS], run, {})[0])
+        answers.append(claim(config, [Made(connector, EVENTS)], run, {}))
 
     threads = [threading.Thread(target=start, args=(run,)) for run in runs]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    last = owners(config, group, [EVENTS])[EVENTS]
+    last = owners(config, [Made(connector, EVENTS)])[Made(connector, EVENTS)]
     assert last in runs, "nothing is left to fence"
-    assert len(formers) == len(runs)
+    assert len(answers) == len(runs)
     for run in runs:
-        log = log_of(config, group, run)
+        log = log_of(config, connector, run)
         if run == last:
             log.append(topic, 0, b"k", b"last")
             log.flush(30)
@@ -180,26 +190,46 @@ def test_one_of_many_claims_wins(address: str, config: dict[str, str], topic: st
     assert values(address, topic, "read_uncommitted") == [b"last"]
 
 
-def test_a_claim_that_expects_another_owner(config: dict[str, str], topic: str, group: str) -> None:
+def test_a_claim_that_expects_another_owner(config: dict[str, str], topic: str, connector: str) -> None:
     """As of a later run of a worker from which another one took the records."""
-    other = own(config, group, "other")
-    later = owner("later", group)
-    both = (EVENTS, OTHER_EVENTS)
-    former, lost = claim(config, group, both, later, {EVENTS: "helenus-before", OTHER_EVENTS: "helenus-before"})
-    assert (former, lost) == ({}, {EVENTS: other})
-    assert owners(config, group, both) == {EVENTS: other, OTHER_EVENTS: later}
-    former, lost = claim(config, group, both, later, {EVENTS: other.run})
-    assert (former, lost) == ({EVENTS: other}, {})
+    other = own(config, connector, "other")
+    later = owner("later", connector)
+    first, second = Made(connector, EVENTS), Made(connector, OTHER_EVENTS)
+    before = {first: "helenus-before", second: "helenus-before"}
+    assert claim(config, [first, second], later, before) == Claim(lost={first: other})
+    assert owners(config, [first, second]) == {first: other, second: later}
+    assert claim(config, [first, second], later, {first: other.run}) == Claim(former={first: other})
 
 
-def test_one_topic_of_several_is_taken(address: str, config: dict[str, str], topic: str, group: str) -> None:
+def test_a_topic_that_is_missing(config: dict[str, str], topic: str, connector: str) -> None:
+    """The others are owned all the same."""
+    here, gone = Made(connector, EVENTS), Made(connector, "events-gone")
+    run = owner("a", connector)
+    assert claim(config, [here, gone], run, {}) == Claim(missing=frozenset(["events-gone"]))
+    assert owners(config, [here]) == {here: run}
+    assert claim(config, [gone], run, {}) == Claim(missing=frozenset(["events-gone"]))
+
+
+def test_connectors_of_one_topic_have_owners_of_their_own(config: dict[str, str], topic: str, connector: str) -> None:
+    made = [Made(f"{connector}-{number}", EVENTS) for number in range(3)]
+    runs = [owner(str(number), connector) for number in range(3)]
+    for records, run in zip(made, runs, strict=True):
+        assert claim(config, [records], run, {}) == Claim()
+    assert owners(config, made) == dict(zip(made, runs, strict=True))
+    many = [Made(f"{connector}-{number}", EVENTS) for number in range(100)]
+    with pytest.raises(Unavailable, match=r"raise offset\.metadata\.max\.bytes"):
+        claim(config, many, runs[0], {})
+    assert owners(config, made) == dict(zip(made, runs, strict=True))
+
+
+def test_one_topic_of_several_is_taken(address: str, config: dict[str, str], topic: str, connector: str) -> None:
     """The new owner fences the producer of both: it goes on with the other topic."""
-    log = log_of(config, group, own(config, group, "a", EVENTS, OTHER_EVENTS))
-    log.own(group, OTHER_EVENTS)
+    log = log_of(config, connector, own(config, connector, "a", EVENTS, OTHER_EVENTS))
+    log.own(Made(connector, OTHER_EVENTS))
     log.append(topic, 0, b"k", b"1")
     log.flush(30)
-    own(config, group, "b", EVENTS)
-    log.own(group, OTHER_EVENTS)
+    own(config, connector, "b", EVENTS)
+    log.own(Made(connector, OTHER_EVENTS))
     log.append(topic, 0, b"k", b"2")
     with pytest.raises(HelenusError) as failed:
         log.flush(30)
@@ -207,24 +237,24 @@ def test_one_topic_of_several_is_taken(address: str, config: dict[str, str], top
     log.append(topic, 0, b"k", b"3")
     log.flush(30)
     with pytest.raises(NotOwner):
-        log.own(group, EVENTS)
+        log.own(Made(connector, EVENTS))
     assert values(address, topic) == [b"1", b"3"]
 
 
 def test_a_long_transaction_is_ended(
-    address: str, config: dict[str, str], topic: str, group: str, monkeypatch: pytest.MonkeyPatch
+    address: str, config: dict[str, str], topic: str, connector: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Or the brokers would abort it, and each attempt at a batch that takes long."""
     monkeypatch.setattr("helenus_sinks.kafka.owned_log._LONGEST_TRANSACTION_S", 0.0)
-    log = log_of(config, group, own(config, group, "a"))
+    log = log_of(config, connector, own(config, connector, "a"))
     for value in (b"1", b"2", b"3"):
         log.append(topic, 0, b"k", value)
     assert values(address, topic) == [b"1", b"2"]
     log.close()
 
 
-def test_a_transaction_that_timed_out(address: str, config: dict[str, str], topic: str, group: str) -> None:
-    log = log_of({**config, "transaction.timeout.ms": "1000"}, group, own(config, group, "a"))
+def test_a_transaction_that_timed_out(address: str, config: dict[str, str], topic: str, connector: str) -> None:
+    log = log_of({**config, "transaction.timeout.ms": "1000"}, connector, own(config, connector, "a"))
     log.append(topic, 0, b"k", b"1")
     # Kafka looks every ten seconds for those that timed out.
     eventually(lambda: values(address, topic, "read_uncommitted") == [b"1"])
@@ -241,47 +271,49 @@ def test_a_transaction_that_timed_out(address: str, config: dict[str, str], topi
 
 
 @pytest.mark.parametrize("key", ["message.timeout.ms", "delivery.timeout.ms"])
-def test_messages_that_may_take_long(config: dict[str, str], topic: str, group: str, key: str) -> None:
-    log = log_of({**config, key: "600000"}, group, own(config, group, "a"))
+def test_messages_that_may_take_long(config: dict[str, str], topic: str, connector: str, key: str) -> None:
+    log = log_of({**config, key: "600000"}, connector, own(config, connector, "a"))
     log.append(topic, 0, b"k", b"1")
     log.flush(30)
     log.close()
 
 
-def test_a_note_of_another_version(config: dict[str, str], topic: str, group: str) -> None:
-    own(config, group, "a")
-    producer = Producer({**config, "transactional.id": group})
+def test_a_note_of_another_version(config: dict[str, str], topic: str, connector: str) -> None:
+    log = KafkaLog(config)
+    log.create("events-newer", 1, {})
+    log.close()
+    own(config, connector, "a", "events-newer")
+    producer = Producer({**config, "transactional.id": GROUP})
     producer.init_transactions(30)
-    consumer = Consumer({**config, "group.id": group})
+    consumer = Consumer({**config, "group.id": GROUP})
     producer.begin_transaction()
-    producer.send_offsets_to_transaction(
-        [TopicPartition(EVENTS, 0, 0, '{"leader": 1}')], consumer.consumer_group_metadata(), 30
-    )
+    newer_note = TopicPartition("events-newer", 0, 0, '{"c": {"leader": 1}}')
+    producer.send_offsets_to_transaction([newer_note], consumer.consumer_group_metadata(), 30)
     producer.commit_transaction(30)
     consumer.close()
     with pytest.raises(HelenusError, match="in a way that this version does not know") as failed:
-        own(config, group, "b")
+        own(config, connector, "b", "events-newer")
     assert failed.value.kind is Kind.STATE
 
 
 def test_a_claim_that_was_killed_before_it_fenced(
-    address: str, config: dict[str, str], topic: str, group: str, monkeypatch: pytest.MonkeyPatch
+    address: str, config: dict[str, str], topic: str, connector: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The next one fences those that it did not."""
-    first = log_of(config, group, own(config, group, "first"))
+    first = log_of(config, connector, own(config, connector, "first"))
     first.append(topic, 0, b"k", b"first")
     first.flush(30)
     with monkeypatch.context() as patch:
         patch.setattr("helenus_sinks.kafka.owners._fence", _die)
         for run in ("killed", "killed-again"):
             with pytest.raises(KeyboardInterrupt):
-                own(config, group, run)
-    own(config, group, "last")
+                own(config, connector, run)
+    own(config, connector, "last")
     first.append(topic, 0, b"k", b"late")
     with pytest.raises(NotOwner, match="the worker last"):
         first.flush(30)
-    noted = owners(config, group, [EVENTS])[EVENTS]
-    assert noted == owner("last", group), "nothing is left to fence"
+    noted = owners(config, [Made(connector, EVENTS)])[Made(connector, EVENTS)]
+    assert noted == owner("last", connector), "nothing is left to fence"
     assert values(address, topic, "read_uncommitted") == [b"first"]
 
 
@@ -310,7 +342,7 @@ def test_a_login_needs_rights_on_transactional_ids(secure: Any, user: str) -> No
     agents_log.create(EVENTS, 1, {})
     agents_log.close()
     if user == CONNECTOR:
-        assert claim(config, "helenus-rights-owner", [EVENTS], owner("a", "helenus-rights"), {}) == ({}, {})
+        assert claim(config, [Made("rights", EVENTS)], owner("a", "helenus-rights"), {}) == Claim()
         return
     with pytest.raises(Unavailable, match=r"authorization failed.*grant this login Write and Describe"):
-        claim(config, "helenus-rights-owner", [EVENTS], owner("a", "helenus-rights"), {})
+        claim(config, [Made("rights", EVENTS)], owner("a", "helenus-rights"), {})

@@ -19,7 +19,7 @@ from helenus_connector.config.worker import WorkerSettings
 from helenus_connector.control.status import Task
 from helenus_schemas.errors import HelenusError, Kind
 from helenus_sinks.kafka.owned_log import not_owner
-from helenus_sinks.kafka.owners import RecordsOwner, Unavailable, claim
+from helenus_sinks.kafka.owners import Claim, Made, RecordsOwner, Unavailable, claim
 
 _log = structlog.get_logger(__name__)
 _LEAST_PRODUCERS, _PRODUCERS_PER_SLOT = 4, 2
@@ -27,11 +27,6 @@ _LEAST_PRODUCERS, _PRODUCERS_PER_SLOT = 4, 2
 _CLAIM_AGAIN_S = 86_400.0
 """Kafka keeps who the owner is for a week."""
 _ADVICE = "or set fence.writers=false, if nothing but checkpoint.dir is to keep two workers apart"
-
-
-def owner_group(connector: str) -> str:
-    """Return the consumer group in which the owner of a connector's records is noted."""
-    return f"helenus-{connector}-owner"
 
 
 class TopicOwnership:
@@ -67,24 +62,47 @@ class TopicOwnership:
         if _producers(slots) > self.owner.producers:  # executors joined
             self.owner, self._claimed_at = replace(self.owner, producers=_producers(slots)), {}
         now = time.monotonic()
-        topics_by_connector: dict[str, list[str]] = {}
-        for task in tasks:
-            if now - self._claimed_at.get(task.events, now - _CLAIM_AGAIN_S) >= _CLAIM_AGAIN_S:
-                topics_by_connector.setdefault(task.connector, []).append(task.events)
-        errors: dict[str, HelenusError] = {}
+        claimed = [
+            Made(task.connector, task.events)
+            for task in tasks
+            if now - self._claimed_at.get(task.events, now - _CLAIM_AGAIN_S) >= _CLAIM_AGAIN_S
+        ]
+        if not claimed:
+            return {}
+        expected = {made: self._last_runs[made.topic] for made in claimed if made.topic in self._last_runs}
         try:
-            for connector, topics in topics_by_connector.items():
-                errors.update(self._claim(connector, topics, self.owner, now))
+            answer = claim(self._worker.producer_config, claimed, self.owner, expected)
         except Unavailable as error:
             self.owner = None
-            if not self._has_warned:
-                self._has_warned = True
-                advice = f"{error.advice}; {_ADVICE}"
-                _log.warning(
-                    "writers.not_fenced", group=self._group, reason=f"{error.what} ({error.where})", advice=advice
-                )
+            self._warn(error)
             return {}
+        self._note(claimed, answer, self.owner.run, now)
+        where = self._worker.bootstrap_servers
+        errors: dict[str, HelenusError] = {
+            made.topic: not_owner(made, other, where) for made, other in answer.lost.items()
+        }
+        for topic in answer.missing:
+            errors[topic] = HelenusError(Kind.TOPIC_MISSING, "there is no events topic", f"{where}, topic {topic}")
         return errors
+
+    def _note(self, claimed: Iterable[Made], answer: Claim, run: str, now: float) -> None:
+        """Note what is owned now, and log the workers that had it before this one."""
+        former = {
+            (made.connector, owner.who) for made, owner in answer.former.items() if made.topic not in self._last_runs
+        }
+        for connector, who in sorted(former):
+            _log.info("writers.fenced", connector=connector, former_worker=who)
+        for made in claimed:
+            if made not in answer.lost and made.topic not in answer.missing:
+                self._last_runs[made.topic] = run
+                self._claimed_at[made.topic] = now
+
+    def _warn(self, error: Unavailable) -> None:
+        """Warn once that nothing is fenced."""
+        if not self._has_warned:
+            self._has_warned = True
+            reason, advice = f"{error.what} ({error.where})", f"{error.advice}; {_ADVICE}"
+            _log.warning("writers.not_fenced", group=self._group, reason=reason, advice=advice)
 
     def owns(self, topics: Iterable[str]) -> bool:
         """Return whether this run owns the records of all these topics, or nothing is fenced."""
@@ -96,28 +114,6 @@ class TopicOwnership:
         """
         self._claimed_at.pop(topic, None)
         self._last_runs.pop(topic, None)
-
-    def _claim(self, connector: str, topics: list[str], owner: RecordsOwner, now: float) -> dict[str, HelenusError]:
-        expected = {topic: self._last_runs[topic] for topic in topics if topic in self._last_runs}
-        group = owner_group(connector)
-        try:
-            former, lost = claim(self._worker.producer_config, group, topics, owner, expected)
-        except HelenusError as error:
-            if error.kind is not Kind.TOPIC_MISSING:
-                raise
-            if len(topics) == 1:
-                return {topics[0]: error}
-            errors: dict[str, HelenusError] = {}
-            for topic in topics:
-                errors.update(self._claim(connector, [topic], owner, now))
-            return errors
-        own = {topic: owner.run for topic in topics if topic not in lost}
-        for who in {former[topic].who for topic in former.keys() - self._last_runs.keys()}:
-            _log.info("writers.fenced", connector=connector, former_worker=who)
-        self._last_runs.update(own)
-        self._claimed_at.update(dict.fromkeys(own, now))
-        where = f"{self._worker.bootstrap_servers}, group {group}"
-        return {topic: not_owner(topic, other, where) for topic, other in lost.items()}
 
 
 def _producers(slots: int) -> int:

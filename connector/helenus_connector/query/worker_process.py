@@ -39,13 +39,12 @@ from helenus_connector.config.connector import ConnectorSettings
 from helenus_connector.config.run_directory import use
 from helenus_connector.config.worker import WorkerSettings
 from helenus_connector.control.plan import QueryPlan
-from helenus_connector.control.topic_ownership import owner_group
 from helenus_connector.log.choice import data_log, events_log, owned_data_log
 from helenus_connector.shape.encoding.registry import registry_memory
 from helenus_schemas.errors import HelenusError, Kind
 from helenus_schemas.service.cassandra import connect
 from helenus_sinks.kafka.owned_log import OwnedKafkaLog
-from helenus_sinks.kafka.owners import RecordsOwner
+from helenus_sinks.kafka.owners import Made, RecordsOwner
 from helenus_sinks.log import Log
 
 T = TypeVar("T")
@@ -159,7 +158,7 @@ def data_log_for(plan: QueryPlan, settings: ConnectorSettings) -> Log:
     """
     if plan.owner is not None:
         owned = reuse(("owned log", plan.directory, plan.group), plan.owner, partial(_owned_log, plan, plan.owner))
-        owned.log.own(owner_group(settings.name), settings.events)
+        owned.log.own(Made(settings.name, settings.events))
         return owned.log
     log: Log | None = find(separate_log_name(plan, settings.events))
     return log or reuse(("data log", plan.directory, ""), None, lambda: data_log(plan.worker))

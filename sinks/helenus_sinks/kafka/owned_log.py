@@ -17,7 +17,7 @@ from confluent_kafka import KafkaError, KafkaException, Producer
 from helenus_schemas.errors import HelenusError, Kind
 from helenus_sinks.kafka.errors import broker_error, text_of
 from helenus_sinks.kafka.log import KafkaLog
-from helenus_sinks.kafka.owners import FENCED, NotOwner, RecordsOwner, owners, transactional_id
+from helenus_sinks.kafka.owners import FENCED, Made, NotOwner, RecordsOwner, owners, transactional_id
 from helenus_sinks.log import Headers
 
 _ANSWER_TIMEOUT_S = 30.0
@@ -40,8 +40,8 @@ _NO_LOGGER.propagate = False
 class OwnedKafkaLog(KafkaLog):
     """A `KafkaLog` of the producer `number` of an `owner`.
 
-    Call `own` before what is made of another topic is appended. The methods raise NotOwner where another run owns the
-    records of the topic that it got last: then no record since the last `flush` is committed.
+    Call `own` before other records than before are appended. The methods raise NotOwner where another run owns those
+    that it got last: then no record since the last `flush` is committed.
     """
 
     def __init__(self, config: Mapping[str, str], owner: RecordsOwner, number: int) -> None:
@@ -53,22 +53,20 @@ class OwnedKafkaLog(KafkaLog):
         self._config["logger"] = _NO_LOGGER
         self._owner = owner
         self._settings = dict(config)
-        self._owned: set[tuple[str, str]] = set()
-        self._made_of = "", ""
+        self._owned: set[Made] = set()
+        self._made: Made | None = None
         self._idle: Producer | None = None
         """The producer while no transaction is open; `_producer` has it while one is."""
         self._ends_at = math.inf
         self._is_fenced = False
 
-    def own(self, group: str, topic: str) -> None:
-        """The next records are made of this topic: append them only while this run owns them, as noted in the `group`
-        of a connector.
-        """
-        self._made_of = group, topic
-        if self._made_of not in self._owned:
-            self._owned.add(self._made_of)
+    def own(self, made: Made) -> None:
+        """The next records are these: append them only while this run owns them."""
+        self._made = made
+        if made not in self._owned:
+            self._owned.add(made)
             if (self._idle or self._producer) is not None:  # otherwise the start of one asks
-                self._check_owners({self._made_of})
+                self._check_owners({made})
 
     def append(self, topic: str, partition: int, key: bytes | None, value: bytes | None, headers: Headers = ()) -> None:
         if self._producer is not None and time.monotonic() > self._ends_at:
@@ -136,28 +134,23 @@ class OwnedKafkaLog(KafkaLog):
             producer.init_transactions(_ANSWER_TIMEOUT_S)
         except KafkaException as failure:
             raise broker_error(failure.args[0], self._where) from None
-        self._check_owners(set(self._owned))
+        if self._owned:
+            self._check_owners(set(self._owned))
         return producer
 
-    def _check_owners(self, owned: set[tuple[str, str]]) -> None:
-        """Ask who owns the records of topics, by group. Raise NotOwner if another run has those that come next; any
-        others are asked for again when they come.
+    def _check_owners(self, owned: set[Made]) -> None:
+        """Ask who owns records. Raise NotOwner if another run has those that come next; others are asked for again when
+        they come.
         """
-        error: HelenusError | None = None
-        for group in {group for group, _ in owned}:
-            topics = [topic for topic_group, topic in owned if topic_group == group]
-            try:
-                noted_owners = owners(self._settings, group, topics)
-            except HelenusError:
-                self._owned -= owned
-                raise
-            for topic, owner in noted_owners.items():
-                if owner is None or owner.run != self._owner.run:
-                    self._owned.discard((group, topic))
-                    if (group, topic) == self._made_of:
-                        error = not_owner(topic, owner, self._where)
-        if error is not None:
-            raise error
+        try:
+            noted_owners = owners(self._settings, owned)
+        except HelenusError:
+            self._owned -= owned
+            raise
+        lost = {made: owner for made, owner in noted_owners.items() if owner is None or owner.run != self._owner.run}
+        self._owned -= lost.keys()
+        if self._made in lost:
+            raise not_owner(self._made, lost[self._made], self._where)
 
     def _raise_if_fenced(self) -> None:
         """Where this producer was fenced, raise NotOwner if another run owns the records now, or else APPEND_FAILED:
@@ -166,7 +159,7 @@ class OwnedKafkaLog(KafkaLog):
         if not self._is_fenced:
             return
         self._is_fenced = False
-        self._check_owners({*self._owned, self._made_of})
+        self._check_owners({*self._owned, *filter(None, [self._made])})
         problem = "Kafka refuses records of this producer: another one with its transactional id began, or a timeout"
         raise HelenusError(Kind.APPEND_FAILED, problem, f"{self._where}, {self._config['transactional.id']}")
 
@@ -184,7 +177,7 @@ class OwnedKafkaLog(KafkaLog):
         self._is_fenced |= error is not None and error.code() in FENCED
 
 
-def not_owner(topic: str, owner: RecordsOwner | None, where: str) -> NotOwner:
-    """Return the error of a run that does not own a topic's records: `owner` does, or nobody any more."""
-    problem = f"another worker writes the records of this topic: {owner.who}" if owner else "nobody owns these records"
-    return NotOwner(Kind.NOT_OWNER, problem, f"{where}, topic {topic}")
+def not_owner(made: Made, owner: RecordsOwner | None, where: str) -> NotOwner:
+    """Return the error of a run that does not own records: `owner` does, or nobody any more."""
+    problem = f"another worker writes these records: {owner.who}" if owner else "nobody owns these records"
+    return NotOwner(Kind.NOT_OWNER, problem, f"{where}, connector {made.connector}, topic {made.topic}")

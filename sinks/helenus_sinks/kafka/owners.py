@@ -1,4 +1,4 @@
-"""The owner of a topic's records: the one run whose producers may append what is made of that topic.
+"""The owner of records: the one run whose producers may append what a connector makes of an events topic.
 
     claim              fence other claims → note the new owner, and the former ones → fence the former ones' producers
     start a producer   fence the former producer of its transactional id → read the owner → append
@@ -7,8 +7,9 @@ A claim fences after it noted the owner, and a producer reads the owner after it
 last knows of the other, however long either of them was stopped in between. A claim that ends in between leaves the
 former owners in its note: the next one fences them too.
 
-The note is the metadata of a committed offset, in a consumer group that has no members: of the topic's first partition.
-Kafka drops such an offset after `offsets.retention.minutes` (a week): an owner claims again before that.
+The notes of a topic are the metadata of an offset of its first partition, committed in a consumer group that has no
+members. Kafka drops it after `offsets.retention.minutes` (a week): an owner claims again before that. It takes 4096
+bytes (`offset.metadata.max.bytes`), which are some 15 connectors of one topic.
 """
 
 from __future__ import annotations
@@ -19,15 +20,18 @@ import time
 from collections.abc import Collection, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
-from dataclasses import asdict, dataclass, replace
+from dataclasses import astuple, dataclass, field, replace
+from typing import NamedTuple
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicCollection, TopicPartition
 from confluent_kafka.admin import AdminClient
 
 from helenus_schemas.errors import HelenusError, Kind
-from helenus_sinks.kafka.errors import DeliveryReports, broker_error, new_client, text_of
+from helenus_sinks.kafka.errors import MISSING, DeliveryReports, broker_error, new_client, text_of
 from helenus_sinks.kafka.settings import client_settings
 
+GROUP = "helenus-owners"
+"""The consumer group of the notes, and the transactional id of claims."""
 FENCED = {KafkaError._FENCED, KafkaError.PRODUCER_FENCED, KafkaError.INVALID_PRODUCER_EPOCH}
 """A producer with the same transactional id began later, or the transaction took longer than its timeout."""
 _UNAVAILABLE = {
@@ -35,6 +39,7 @@ _UNAVAILABLE = {
     KafkaError.GROUP_AUTHORIZATION_FAILED,
     KafkaError.TOPIC_AUTHORIZATION_FAILED,
     KafkaError.CLUSTER_AUTHORIZATION_FAILED,
+    KafkaError.OFFSET_METADATA_TOO_LARGE,
     KafkaError.UNSUPPORTED_VERSION,
     KafkaError._UNSUPPORTED_FEATURE,
 }
@@ -51,6 +56,9 @@ _NO_TRANSACTIONS = "Kafka can't make its topic of transactions"
 _MAKE_THEM = (
     "set transaction.state.log.replication.factor, 3 unless set, and transaction.state.log.min.isr of the brokers to "
     "no more than there are"
+)
+_FEWER = (
+    "raise offset.metadata.max.bytes of the brokers: too many connectors, of whatever worker, read one events topic"
 )
 _GRANT = "grant this login Write and Describe on transactional ids that begin with helenus, as docs/security.md says"
 _TRANSACTION_TIMEOUT_MS = 10_000
@@ -69,6 +77,13 @@ class NotOwner(HelenusError):
     """Another run owns the records of a topic."""
 
 
+class Made(NamedTuple):
+    """The records that a connector makes of an events topic."""
+
+    connector: str
+    topic: str
+
+
 @dataclass(frozen=True)
 class RecordsOwner:
     """A run, and how many producers it has at most: their transactional ids are `run` and a number. `who` is for
@@ -81,30 +96,49 @@ class RecordsOwner:
     unfenced: tuple[tuple[str, int], ...] = ()
 
 
+Notes = dict[str, dict[str, RecordsOwner]]
+"""By topic: the owner of the records that each connector makes of it."""
+
+
 def transactional_id(run: str, number: int) -> str:
     """Return the transactional id of one of a run's producers."""
     return f"{run}-{number}"
 
 
-def claim(
-    config: Mapping[str, str], group: str, topics: Collection[str], owner: RecordsOwner, expected: Mapping[str, str]
-) -> tuple[dict[str, RecordsOwner], dict[str, RecordsOwner]]:
-    """Make a run the owner of topics' records, in the `group` of one connector, and fence its former owners' producers.
-
-    Of a topic in `expected` the owner must still be the run named there, or nobody. Returns the former owners, other
-    than this run, by the topics that are owned now, and by those that are not, since another run has them. `config` is
-    a producer's. Raises Unavailable, and HelenusError BROKER_UNREACHABLE.
+@dataclass(frozen=True)
+class Claim:
+    """The result of a claim. `former` has the owners before, other than this run, by what is owned now. `lost` has
+    those of what is not, since another run has it. The topics that are `missing` are not there.
     """
-    where = f"{config['bootstrap.servers']}, group {group}"
+
+    former: dict[Made, RecordsOwner] = field(default_factory=dict)
+    lost: dict[Made, RecordsOwner] = field(default_factory=dict)
+    missing: frozenset[str] = frozenset()
+
+
+def claim(
+    config: Mapping[str, str], claimed: Collection[Made], owner: RecordsOwner, expected: Mapping[Made, str]
+) -> Claim:
+    """Make a run the owner of what is `claimed`, and fence the producers of the former owners. Of what is `expected`,
+    the owner must still be the run named there, or nobody. `config` is a producer's.
+
+    Raises Unavailable, and HelenusError BROKER_UNREACHABLE, STATE.
+    """
+    where = f"{config['bootstrap.servers']}, group {GROUP}"
     pause_s = _FIRST_PAUSE_S
+    missing: frozenset[str] = frozenset()
     for attempts_left in reversed(range(_CLAIM_ATTEMPTS)):
         try:
-            return _claim_once(config, group, topics, owner, expected, where)
+            present = [made for made in claimed if made.topic not in missing]
+            return replace(_claim_once(config, present, owner, expected, where), missing=missing)
         except KafkaException as failure:
             error = failure.args[0]
             # A commit that another claim fences may also fail with an unknown error.
-            if error.code() not in FENCED | {KafkaError.UNKNOWN} or not attempts_left:
+            passes = error.code() in FENCED | MISSING | {KafkaError.UNKNOWN}
+            if not passes or not attempts_left:
                 raise _claim_error(error, where) from None
+            if error.code() in MISSING:
+                missing |= _missing_topics(config, {made.topic for made in claimed}, where)
         time.sleep(random.uniform(0, pause_s))
         pause_s *= 2
     raise AssertionError("the last attempt returns or raises")
@@ -112,26 +146,34 @@ def claim(
 
 def _claim_once(
     config: Mapping[str, str],
-    group: str,
-    topics: Collection[str],
+    claimed: Collection[Made],
     owner: RecordsOwner,
-    expected: Mapping[str, str],
+    expected: Mapping[Made, str],
     where: str,
-) -> tuple[dict[str, RecordsOwner], dict[str, RecordsOwner]]:
+) -> Claim:
+    if not claimed:
+        return Claim()
     # From now on only this claim can commit, until there is another one: nobody notes an owner after it was read.
-    producer = _fenced_producer(config, group, where)
-    with closing(_consumer(config, group, where)) as consumer:
-        noted_owners = _noted_owners(consumer, topics, where)
-        others = {topic: noted for topic, noted in noted_owners.items() if noted is not None and noted.run != owner.run}
-        lost = {topic: noted for topic, noted in others.items() if expected.get(topic, noted.run) != noted.run}
-        claimed = [topic for topic in topics if topic not in lost]
-        unfenced = {topic: _unfenced(noted_owners[topic], owner) for topic in claimed}
-        _note(producer, consumer, {topic: replace(owner, unfenced=runs) for topic, runs in unfenced.items()})
-        runs = {run for topic_runs in unfenced.values() for run in topic_runs}
+    producer = _fenced_producer(config, GROUP, where)
+    with closing(_consumer(config, where)) as consumer:
+        notes = _read_notes(consumer, {made.topic for made in claimed}, where)
+        noted = {made: notes[made.topic].get(made.connector) for made in claimed}
+        others = {made: other for made, other in noted.items() if other is not None and other.run != owner.run}
+        lost = {made: other for made, other in others.items() if expected.get(made, other.run) != other.run}
+        owned = [made for made in claimed if made not in lost]
+        runs: set[tuple[str, int]] = set()
+        for made in owned:
+            unfenced = _unfenced(noted[made], owner)
+            notes[made.topic][made.connector] = replace(owner, unfenced=unfenced)
+            runs.update(unfenced)
+        topics = {made.topic for made in owned}
+        _note(producer, consumer, {topic: notes[topic] for topic in topics})
         if runs:
             _fence(config, runs)
-            _note_all_fenced(producer, consumer, dict.fromkeys(claimed, owner))
-    return {topic: noted for topic, noted in others.items() if topic not in lost}, lost
+            for made in owned:
+                notes[made.topic][made.connector] = owner
+            _note_all_fenced(producer, consumer, {topic: notes[topic] for topic in topics})
+    return Claim({made: other for made, other in others.items() if made not in lost}, lost)
 
 
 def _unfenced(noted: RecordsOwner | None, owner: RecordsOwner) -> tuple[tuple[str, int], ...]:
@@ -141,18 +183,18 @@ def _unfenced(noted: RecordsOwner | None, owner: RecordsOwner) -> tuple[tuple[st
     return noted.unfenced if noted.run == owner.run else (*noted.unfenced, (noted.run, noted.producers))
 
 
-def _note(producer: Producer, consumer: Consumer, new_owners: Mapping[str, RecordsOwner]) -> None:
-    if not new_owners:
+def _note(producer: Producer, consumer: Consumer, notes: Notes) -> None:
+    if not notes:
         return
-    offsets = [TopicPartition(topic, 0, 0, json.dumps(asdict(owner))) for topic, owner in new_owners.items()]
     producer.begin_transaction()
+    offsets = [TopicPartition(topic, 0, 0, _to_text(connectors)) for topic, connectors in notes.items()]
     producer.send_offsets_to_transaction(offsets, consumer.consumer_group_metadata(), _ANSWER_TIMEOUT_S)
     producer.commit_transaction(_ANSWER_TIMEOUT_S)
 
 
-def _note_all_fenced(producer: Producer, consumer: Consumer, new_owners: Mapping[str, RecordsOwner]) -> None:
+def _note_all_fenced(producer: Producer, consumer: Consumer, notes: Notes) -> None:
     try:
-        _note(producer, consumer, new_owners)
+        _note(producer, consumer, notes)
     except KafkaException as failure:
         if failure.args[0].code() not in FENCED | {KafkaError.UNKNOWN}:
             raise
@@ -166,25 +208,26 @@ def _fence(config: Mapping[str, str], runs: Collection[tuple[str, int]]) -> None
         list(pool.map(lambda id_: _fenced_producer(config, id_, config["bootstrap.servers"]), ids))
 
 
-def owners(config: Mapping[str, str], group: str, topics: Collection[str]) -> dict[str, RecordsOwner | None]:
-    """Return the owner of each topic's records, None where no run ever was. Raises as `claim`."""
-    where = f"{config['bootstrap.servers']}, group {group}"
+def owners(config: Mapping[str, str], records: Collection[Made]) -> dict[Made, RecordsOwner | None]:
+    """Return who owns records, None where no run ever did. Raises as `claim`."""
+    where = f"{config['bootstrap.servers']}, group {GROUP}"
     try:
-        with closing(_consumer(config, group, where)) as consumer:
-            return _noted_owners(consumer, topics, where)
+        with closing(_consumer(config, where)) as consumer:
+            notes = _read_notes(consumer, {made.topic for made in records}, where)
     except KafkaException as failure:
         raise _claim_error(failure.args[0], where) from None
+    return {made: notes[made.topic].get(made.connector) for made in records}
 
 
-def _noted_owners(consumer: Consumer, topics: Collection[str], where: str) -> dict[str, RecordsOwner | None]:
-    # Not by an admin client: librdkafka 2.15 crashes in that where the coordinator is just being elected.
+def _read_notes(consumer: Consumer, topics: Collection[str], where: str) -> Notes:
+    # Not by an admin client: librdkafka 2.16 crashes in that where the coordinator is just being elected.
     deadline = time.monotonic() + _ANSWER_TIMEOUT_S
     while True:
         try:
             partitions = consumer.committed([TopicPartition(topic, 0) for topic in topics], _ANSWER_TIMEOUT_S)
             error = next((partition.error for partition in partitions if partition.error is not None), None)
             if error is None:
-                return {partition.topic: _parse_note(partition.metadata, where) for partition in partitions}
+                return {partition.topic: _from_text(partition.metadata, where) for partition in partitions}
         except KafkaException as failure:
             error = failure.args[0]
         if error.code() not in _PASSING or time.monotonic() > deadline:
@@ -192,16 +235,28 @@ def _noted_owners(consumer: Consumer, topics: Collection[str], where: str) -> di
         time.sleep(_FIRST_PAUSE_S)
 
 
-def _parse_note(note: str | None, where: str) -> RecordsOwner | None:
+def _to_text(connectors: Mapping[str, RecordsOwner]) -> str:
+    return json.dumps({name: list(astuple(owner)) for name, owner in connectors.items()}, separators=(",", ":"))
+
+
+def _from_text(note: str | None, where: str) -> dict[str, RecordsOwner]:
     if not note:
-        return None
+        return {}
     try:
-        owner = RecordsOwner(**json.loads(note))
-        return replace(owner, unfenced=tuple([(str(run), int(producers)) for run, producers in owner.unfenced]))
-    except (ValueError, TypeError):
-        problem = f"the owner of a connector's records is noted in a way that this version does not know: {note[:200]}"
+        return {
+            str(name): RecordsOwner(str(run), int(producers), str(who), tuple([(str(r), int(n)) for r, n in unfenced]))
+            for name, (run, producers, who, unfenced) in json.loads(note).items()
+        }
+    except (ValueError, TypeError, AttributeError):
+        problem = f"the owner of records is noted in a way that this version does not know: {note[:200]}"
         advice = "another program commits in this group, or a newer version did: see docs/guarantees.md"
         raise HelenusError(Kind.STATE, problem, where, advice) from None
+
+
+def _missing_topics(config: Mapping[str, str], topics: Collection[str], where: str) -> frozenset[str]:
+    admin: AdminClient = new_client(AdminClient, client_settings(config), DeliveryReports(), where)
+    listed: dict[str, object] = admin.list_topics(timeout=_ANSWER_TIMEOUT_S).topics
+    return frozenset(topics) - listed.keys()
 
 
 def _fenced_producer(config: Mapping[str, str], transactional_id: str, where: str) -> Producer:
@@ -231,12 +286,13 @@ def _has_no_transactions(config: Mapping[str, str], where: str) -> bool:
     return False
 
 
-def _consumer(config: Mapping[str, str], group: str, where: str) -> Consumer:
-    consumer: Consumer = new_client(Consumer, {**client_settings(config), "group.id": group}, DeliveryReports(), where)
+def _consumer(config: Mapping[str, str], where: str) -> Consumer:
+    consumer: Consumer = new_client(Consumer, {**client_settings(config), "group.id": GROUP}, DeliveryReports(), where)
     return consumer
 
 
 def _claim_error(error: KafkaError, where: str) -> HelenusError:
     if error.code() in _UNAVAILABLE:
-        return Unavailable(Kind.BROKER_REFUSED, f"Kafka: {text_of(error)}", where, _GRANT)
+        advice = _FEWER if error.code() == KafkaError.OFFSET_METADATA_TOO_LARGE else _GRANT
+        return Unavailable(Kind.BROKER_REFUSED, f"Kafka: {text_of(error)}", where, advice)
     return broker_error(error, where)
