@@ -248,6 +248,24 @@ def test_a_late_copy_of_what_a_purged_tombstone_took_is_no_newer_value() -> None
     assert values(state.seen[1]) == {"v": 1}
 
 
+@pytest.mark.parametrize("stored", [None, 2])
+@pytest.mark.parametrize("is_lost", [True, False])
+def test_a_read_of_an_older_cell_is_followed_by_the_last_word(stored: int | None, is_lost: bool) -> None:
+    """The stored one is not visible yet, or it is a tombstone that was purged, or lost events dropped it."""
+    state = State()
+    ten, twenty = (NOW - 100) * US, (NOW - 90) * US
+    state.take(*logged(insert(ten, v=1, w=1), 100), *logged(update(twenty, v=stored), 200))
+    snapshot_request = ReadRequest(0, CODEC.encode((i(1), i(1))), Scope.ROW, NOW)
+    older = {"v": (3, ten + 1), "w": (1, ten)}
+    assert not state.take(answer(snapshot_request, NOW, older, Origin.SNAPSHOT), now=NOW + 1)
+    (last,) = asks(state.take(now=NOW + 61))
+    visible = {"w": (1, ten)} | ({} if stored is None else {"v": (stored, twenty)})
+    state.take(answer(last, NOW + 61, older if is_lost else visible), now=NOW + 62)
+    expected = {name: value for name, (value, _) in (older if is_lost else visible).items()}
+    assert values(state.seen[1]) == expected
+    assert not asks(state.take(now=NOW + 200))
+
+
 def test_a_tombstone_that_cassandra_keeps_hides_what_is_late() -> None:
     state = State()
     state.take(*logged(insert((NOW - 100) * US, v=1), 100))

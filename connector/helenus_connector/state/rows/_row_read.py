@@ -3,8 +3,8 @@
     stored v = 1, l = [a, b] · the read found v = 1, l = [b] → b alone, and a is not there up to its write time
 
 A read shows live cells, with write times and TTLs, and merges as events do. But it does not show all:
-- A cell that it does not show may be deleted, or not visible yet, as the event of a write may come before the write can
-  be read. So only what the event that had the row read deleted is removed. The row is read once more, and that read,
+- A cell that it does not show, or shows an older one of, may be deleted, or not visible yet, as the event of a write may
+  come before the write can be read. So only what the event that had the row read deleted is removed. The row is read once more, and that read,
   `settle.min.age.ms` later, is the last word unless an event came in between.
 - Lists have no paths. A list that differs from the stored one replaces it as a whole, with `read_path`s, and is read
   again with each event that changes it, until it is written as a whole.
@@ -129,8 +129,9 @@ class ReadMerger:
         # 2. The cells that the read found, and those that it did not.
         shown = [c for c in cells.cells if c.write_time > self._dropped_at.get(c.column, NEVER)]
         found_cells = {(c.column, c.path): c for c in shown if not row.hides(c, floor)}
-        changed |= self._merge_found_cells(row, read, found_cells, is_last)
-        is_open = read.deleted_to is not None or len(found_cells) < len(shown)
+        found_outcome = self._merge_found_cells(row, read, found_cells, is_last)
+        changed |= found_outcome.changed
+        is_open = found_outcome.is_open or read.deleted_to is not None or len(found_cells) < len(shown)
         changed |= self._remove_missing(row, read, found_cells, is_last)
         is_open |= bool(self._missing_keys(row, found_cells, at_s))
         # 3. Lists, each as a whole, and the row itself.
@@ -179,22 +180,26 @@ class ReadMerger:
 
     def _merge_found_cells(
         self, row: CellRow, read: RowRead, found_cells: Mapping[CellKey, Cell], is_last: bool
-    ) -> bool:
+    ) -> ReadOutcome:
         """Merge the cells of other columns than lists, as those of events are merged. Those of the last word also
-        replace newer ones, and those that are known to be gone. Return whether that changes the row.
+        replace newer ones, and those that are known to be gone.
+
+        The outcome is open where an older cell was found than the stored one: the read came before that was visible,
+        or that is a tombstone that was purged, or a write that was lost.
         """
-        changed = False
+        changed = is_open = False
         for key, cell in found_cells.items():
             current = row.cells.get(key)
             if key[0] in self._lists or (current is not None and _is_same_cell(cell, current)):
                 continue
             if current is not None and not wins(cell, current):
                 if not (is_last or read.is_deleted(key[0], current.write_time)):
+                    is_open = True
                     continue
                 row.recent_mutations = b""
             row.cells[key] = cell
             changed = True
-        return changed
+        return ReadOutcome(changed, is_open)
 
     def _merge_list(self, row: CellRow, read: RowRead, name: str, elements: list[Cell], is_last: bool) -> ReadOutcome:
         """Replace a list by the one that the read found, if they differ, and if nothing speaks against it."""
