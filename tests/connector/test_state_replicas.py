@@ -396,6 +396,7 @@ IS_LONG = settings.default.max_examples > 25
 @settings(max_examples=6 * settings.default.max_examples, deadline=None, derandomize=not IS_LONG)
 @given(st.integers(0, 1 << 32))
 @example(175424499)  # an answer shows an older cell than a tombstone that was purged, and no event comes after it
+@example(570257955)  # a late copy of a deletion that was purged and forgotten
 @example(3160285816)  # a TRUNCATE leaves a tombstone on one node, and what it hides on another
 def test_rows_are_what_all_replicas_show(seed: int) -> None:
     with pytest.MonkeyPatch.context() as patch:

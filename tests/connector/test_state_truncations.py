@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
-from agent.writer import Cell, Row, Update, entry, mutation
+from agent.writer import Cell, Complex, Marker, Row, Update, entry, mutation
 from connector.celled import NODE, OTHER, op
 from connector.test_state_index import DictStore
 from connector.test_state_rows import CODEC, DAY_S, NOW, TABLE, i, truncation
@@ -80,10 +80,15 @@ def delete(time: int, c: int = 1, deleted_at: int = NOW) -> Update:
 
 
 def answer(
-    ask: ReadRequest, read_at: int, values: dict[str, tuple[int, int]] | None, origin: Origin = Origin.STATE
+    ask: ReadRequest,
+    read_at: int,
+    values: dict[str, tuple[int, int]] | None,
+    origin: Origin = Origin.STATE,
+    *,
+    more: Sequence[ReadCell] = (),
 ) -> Event:
     """What the stage appends: columns with their values and write times; None: there is no row."""
-    cells_read = [ReadCell(name, time, i(value)) for name, (value, time) in (values or {}).items()]
+    cells_read = [*(ReadCell(name, time, i(value)) for name, (value, time) in (values or {}).items()), *more]
     liveness = None if values is None else Liveness(max([time for _, time in values.values()], default=read_at * US))
     cells = Cells(TABLE.id.bytes, bytes.fromhex(TABLE.schema_id), TYPES, liveness, cells=tuple(cells_read))
     effect = int(Effect.LIVE) if ask.deleted_to is None else 0
@@ -264,6 +269,47 @@ def test_a_read_of_an_older_cell_is_followed_by_the_last_word(stored: int | None
     expected = {name: value for name, (value, _) in (older if is_lost else visible).items()}
     assert values(state.seen[1]) == expected
     assert not asks(state.take(now=NOW + 200))
+    # A copy of what the last word replaced, by an agent that is behind, is in doubt.
+    copied = state.take(*logged(update(twenty, v=stored), 200, OTHER, appended_at=NOW + 201), now=NOW + 201)
+    assert bool(asks(copied)) is is_lost
+
+
+LATE_DELETIONS: dict[str, Callable[[int], Update]] = {
+    "cell": lambda time: update(time, v=None),
+    "collection": lambda time: Update(TABLE, i(1), [Row((i(1),), {"m": Complex([], (time, NOW))})]),
+    "row": lambda time: delete(time),
+    "range": lambda time: Update(TABLE, i(1), [Marker(1, (i(0),), ((time, NOW),)), Marker(6, (), ((time, NOW),))]),
+    "partition": lambda time: Update(TABLE, i(1), deletion=(time, NOW)),
+}
+
+
+@pytest.mark.parametrize("kind", LATE_DELETIONS)
+def test_a_late_copy_of_a_forgotten_deletion_deletes_nothing_for_sure(kind: str) -> None:
+    """Cassandra has purged it, and an older write since, USING TIMESTAMP, lives."""
+    state = State(gc_grace=DAY_S)
+    ten, twenty = (NOW - 100) * US, (NOW - 90) * US
+    state.take(*logged(LATE_DELETIONS[kind](twenty), 100))
+    later = NOW + 2 * DAY_S
+    state.take(now=later)
+    assert state.rows._row_store.history.horizon == twenty
+    written = Update(TABLE, i(1), [Row((i(1),), {"v": Cell(i(1), ten), "m": Complex([Cell(i(2), ten, path=i(1))])})])
+    (ask,) = asks(state.take(*logged(written, 200, appended_at=later), now=later))
+
+    def visible(ask: ReadRequest, now: int) -> Event:
+        return answer(ask, now, {"v": (1, ten)}, more=[ReadCell("m", ten, i(2), i(1))])
+
+    state.take(visible(ask, later), now=later + 1)
+    (last,) = asks(state.take(now=later + 61))
+    state.take(visible(last, later + 61), now=later + 62)
+    before = state.seen[1]
+    assert before["v"]
+    assert before["m"]
+    late = state.take(*logged(LATE_DELETIONS[kind](twenty), 100, OTHER, appended_at=later + 70), now=later + 70)
+    assert len(asks(late)) == 1
+    assert state.seen[1] != before
+    (last,) = asks(state.take(now=later + 131))
+    state.take(visible(last, later + 131), now=later + 132)
+    assert state.seen[1] == before
 
 
 def test_a_tombstone_that_cassandra_keeps_hides_what_is_late() -> None:

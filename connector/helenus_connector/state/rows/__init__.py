@@ -21,5 +21,5 @@ Words of this room:
 - guess: a liveness that a read did not show, and that is taken from the newest cell's write time.
 - floor, soft, firm: deletions of wider scope delete up to a write time, the floor. A soft tombstone may have been
   purged, so that it hides nothing for sure; a firm one has not.
-- horizon: up to this write time there may be deletions that are not known here.
+- horizon: up to this write time there may be deletions that are not known here, and late copies of forgotten ones.
 """

@@ -8,7 +8,8 @@ The rules for two cells are in `_cell_rules`. A deletion deletes what has its wr
 
 What a read of the row (`_row_read`) left open is in doubt once a mutation contradicts it, and the row is read again.
 The same holds where Cassandra does not decide by write times: a tombstone that may have been purged hides nothing for
-sure (`Doubts`).
+sure (`Doubts`). A deletion from before the horizon may be a late copy of one that was purged, and what it deletes here
+may have been written since: it is merged, and the row is read.
 """
 
 from __future__ import annotations
@@ -33,7 +34,8 @@ from helenus_schemas.event.cells import Cell, Cells, Deletion, Liveness, is_read
 class MergeResult(NamedTuple):
     """The result of a merge: whether the row `changed`, and whether it is `in_doubt`, so that it is to be read.
 
-    `is_unproven`: write times do not decide whether what was left out lives. Only a read decides, twice if need be.
+    `is_unproven`: write times do not decide whether what was left out, or deleted, lives. Only a read decides, twice if
+    need be.
     """
 
     changed: bool
@@ -43,6 +45,7 @@ class MergeResult(NamedTuple):
 
 _UNCHANGED, _CHANGED = MergeResult(False, False), MergeResult(True, False)
 _IN_DOUBT, _UNPROVEN = MergeResult(False, True), MergeResult(False, False, True)
+_DELETED_UNPROVEN = MergeResult(True, False, True)
 
 
 def merge_update(
@@ -57,27 +60,30 @@ def merge_update(
     a range deletes; `dropped_at` is when columns of these names were dropped, µs; `lists` are the columns that are
     unfrozen lists. What is in doubt is left out, but for a deletion.
     """
-    deletion = _UNCHANGED if update.deletion is None else _merge_deletion(row, update.deletion, floor)
+    deletion = _UNCHANGED if update.deletion is None else _merge_deletion(row, update.deletion, floor, doubts)
     deleted_to = floor if row.deletion is None else max(floor, row.deletion.write_time)
     floors = deleted_to, _firmly_deleted_to(row, floor, doubts)
     liveness = _UNCHANGED if update.liveness is None else _merge_liveness(row, update.liveness, floors, doubts)
-    has_deleted_columns = _merge_column_deletions(row, update.deletions, deleted_to, dropped_at)
+    columns = _UNCHANGED
+    if update.deletions:
+        columns = _merge_column_deletions(row, update.deletions, deleted_to, dropped_at, doubts)
     changed, in_doubt, is_unproven = _merge_cells(row, update, floors, dropped_at, lists, doubts)
     return MergeResult(
-        changed or deletion.changed or liveness.changed or has_deleted_columns,
+        changed or deletion.changed or liveness.changed or columns.changed,
         in_doubt or deletion.in_doubt or liveness.in_doubt,
-        is_unproven or liveness.is_unproven,
+        is_unproven or deletion.is_unproven or liveness.is_unproven or columns.is_unproven,
     )
 
 
-def _merge_deletion(row: CellRow, deletion: Deletion, floor: int) -> MergeResult:
+def _merge_deletion(row: CellRow, deletion: Deletion, floor: int, doubts: Doubts) -> MergeResult:
     """Merge a deletion of the row: it removes all that is not newer."""
     if deletion.write_time <= floor or (row.deletion is not None and deletion <= row.deletion):
         return _UNCHANGED
     row.deletion = deletion
     in_doubt = row.is_liveness_in_doubt(deletion.write_time)
+    is_unproven = row.is_deletion_unproven(deletion.write_time, doubts.horizon)
     row.drop_shadowed(deletion.write_time, keeps_deletion=True)
-    return MergeResult(True, in_doubt)
+    return MergeResult(True, in_doubt, is_unproven)
 
 
 def _merge_liveness(row: CellRow, liveness: Liveness, floors: tuple[int, int], doubts: Doubts) -> MergeResult:
@@ -85,7 +91,7 @@ def _merge_liveness(row: CellRow, liveness: Liveness, floors: tuple[int, int], d
     deleted_to, firmly_deleted_to = floors
     if liveness.write_time <= deleted_to:
         return _UNPROVEN if liveness.write_time > firmly_deleted_to else _UNCHANGED
-    if row.liveness is None and liveness.write_time <= _absent_to(row):
+    if row.liveness is None and liveness.write_time <= row.absent_to():
         return _IN_DOUBT
     if row.liveness is not None and not _replaces_liveness(row, liveness, row.liveness):
         return _UNCHANGED
@@ -96,18 +102,19 @@ def _merge_liveness(row: CellRow, liveness: Liveness, floors: tuple[int, int], d
 
 
 def _merge_column_deletions(
-    row: CellRow, deletions: Mapping[str, Deletion], deleted_to: int, dropped_at: Mapping[str, int]
-) -> bool:
-    """Merge deletions of whole columns of many cells. Return whether that changes the row."""
-    changed = False
+    row: CellRow, deletions: Mapping[str, Deletion], deleted_to: int, dropped_at: Mapping[str, int], doubts: Doubts
+) -> MergeResult:
+    """Merge deletions of whole columns of many cells."""
+    changed = is_unproven = False
     for name, deletion in deletions.items():
         previous = row.deletions.get(name)
         is_newer = previous is None or deletion > previous
         if is_newer and deletion.write_time > max(deleted_to, dropped_at.get(name, NEVER)):
             row.deletions[name] = deletion
+            is_unproven |= row.is_deletion_unproven(deletion.write_time, doubts.horizon, name)
             row.drop_shadowed_cells(name, deletion.write_time)
             changed = True
-    return changed
+    return MergeResult(changed, False, is_unproven)
 
 
 def _merge_cells(
@@ -121,7 +128,7 @@ def _merge_cells(
     """Merge a mutation's cells. `floors`: up to which write time they are deleted, and deleted for sure."""
     changed = in_doubt = is_unproven = False
     deleted_to, firmly_deleted_to = floors
-    absent_to = _absent_to(row)
+    absent_to = row.absent_to()
     cells, deletions, horizon = row.cells, row.deletions, doubts.horizon
     read_elements = _read_elements(row, update, lists) if lists else {}
     for cell in update.cells:
@@ -145,8 +152,8 @@ def _merge_cells(
             changed = True
             continue
         result = _put_cell(row, cell, current, doubts)
-        changed |= result is _CHANGED
-        is_unproven |= result is _UNPROVEN
+        changed |= result.changed
+        is_unproven |= result.is_unproven
     return MergeResult(changed, in_doubt, is_unproven)
 
 
@@ -156,17 +163,14 @@ def _put_cell(row: CellRow, cell: Cell, current: Cell | None, doubts: Doubts) ->
         return _UNCHANGED
     is_live = cell[2] is not None
     if current is None or wins(cell, current):
+        is_known = cell[1] > doubts.horizon and (row.implied_deletion is None or not row.may_be_late_copy(cell[1]))
         # The current one may have been written after a newer deletion, which took this cell, was purged.
-        if is_live and cell[1] <= doubts.horizon:
+        if is_live and not is_known:
             return _UNPROVEN
         row.cells[cell[0], cell[3]] = cell
-        return _CHANGED
+        is_undecided = not is_known and current is not None and current[2] is not None
+        return _DELETED_UNPROVEN if is_undecided else _CHANGED
     return _UNPROVEN if is_live and doubts.is_soft(current) else _UNCHANGED
-
-
-def _absent_to(row: CellRow) -> int:
-    """Return up to which write time cells that are not here were not there when the row was read."""
-    return NEVER if row.implied_deletion is None else row.implied_deletion.write_time
 
 
 def _firmly_deleted_to(row: CellRow, floor: int, doubts: Doubts) -> int:

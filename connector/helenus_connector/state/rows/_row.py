@@ -90,6 +90,30 @@ class CellRow:
             times.append(self.deletions[cell.column].write_time)
         return cell.write_time <= max(times)
 
+    def absent_to(self) -> int:
+        """Return up to which write time cells that are not here were not there when the row was read."""
+        return NEVER if self.implied_deletion is None else self.implied_deletion.write_time
+
+    def may_be_late_copy(self, write_time: int) -> bool:
+        """Return whether a cell or deletion of this write time may be a late copy of one that a read showed to be gone:
+        it was written before the read, or at the very time of the newest of these, which may be in the future.
+        """
+        gone = self.implied_deletion
+        if gone is None or write_time > gone.write_time:
+            return False
+        return write_time == gone.write_time or write_time <= gone.deleted_at * 1_000_000
+
+    def is_deletion_unproven(self, write_time: int, horizon: int, column: str | None = None) -> bool:
+        """Return whether a deletion of this write time, of the row or of a column, deletes something that may live in
+        Cassandra: it may be a late copy of one that was purged, and forgotten here up to `horizon`.
+        """
+        if write_time > horizon and not self.may_be_late_copy(write_time):
+            return False
+        if column is None and self.liveness is not None and self.liveness.write_time <= write_time:
+            return True
+        cells = self.cells.values()
+        return any(cell[1] <= write_time and cell[2] is not None and column in (None, cell[0]) for cell in cells)
+
     def newest_write_time(self) -> int:
         """Return the newest write time of anything in the row; NEVER if there is nothing."""
         times = [cell[1] for cell in self.cells.values()]

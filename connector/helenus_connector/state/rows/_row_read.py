@@ -3,9 +3,9 @@
     stored v = 1, l = [a, b] · the read found v = 1, l = [b] → b alone, and a is not there up to its write time
 
 A read shows live cells, with write times and TTLs, and merges as events do. But it does not show all:
-- A cell that it does not show, or shows an older one of, may be deleted, or not visible yet, as the event of a write may
-  come before the write can be read. So only what the event that had the row read deleted is removed. The row is read once more, and that read,
-  `settle.min.age.ms` later, is the last word unless an event came in between.
+- A cell that it does not show, or shows an older one of, may be deleted, or not visible yet, as the event of a write
+  may come before the write can be read. So only what the event that had the row read deleted is removed. The row is
+  read once more, and that read, `settle.min.age.ms` later, is the last word unless an event came in between.
 - Lists have no paths. A list that differs from the stored one replaces it as a whole, with `read_path`s, and is read
   again with each event that changes it, until it is written as a whole.
 - When the row itself was written is not shown. The write time of the newest cell is taken instead, until an event
@@ -196,6 +196,8 @@ class ReadMerger:
                 if not (is_last or read.is_deleted(key[0], current.write_time)):
                     is_open = True
                     continue
+                # A late copy of it must not win over what was found.
+                _imply_deletion(row, current.write_time, read.read_at_us // 1_000_000)
                 row.recent_mutations = b""
             row.cells[key] = cell
             changed = True

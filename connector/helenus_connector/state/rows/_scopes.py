@@ -91,18 +91,22 @@ class ScopeMerger:
             clustering = self._row_store.clustering_values(name)
             if bounds is not None and not self._covers_row(clustering or (), bounds):
                 continue
-            before, merged = self._images.last_shown(name, row), None
+            before, merged, proof = self._images.last_shown(name, row), None, None
             in_doubt = row.is_liveness_in_doubt(floor)
+            is_unproven = row.is_deletion_unproven(floor, self._row_store.history.horizon)
             if row.drop_shadowed(floor):
                 self._requests.postpone_read(row)
                 in_doubt |= row.is_guess(self._row_store.now)
+                proof = self._requests.request_proof(name, row) if is_unproven else None
                 self._row_store.put_row(name, row, partition_key)
                 merged = self._images.record_change(name, name[1:], before, event, floor)
             if merged is None and before is not None and self._markers:
                 merged = self._images.make_record(name, name[1:], before, before, event, floor)
             if merged is not None:
                 yield merged
-            if in_doubt:
+            if proof is not None:
+                yield proof
+            elif in_doubt and not is_unproven:
                 yield self._requests.for_row(name)
 
     def truncate(self, time: int, event: Event) -> Iterator[MergedChange]:
