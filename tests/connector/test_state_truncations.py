@@ -18,7 +18,7 @@ from helenus_connector.state.rows._cell_rules import NEVER
 from helenus_connector.state.rows._merge import TopicPartitionMerger
 from helenus_connector.state.rows._topic_partition_history import NodeHistory, TopicPartitionHistory, TruncationReport
 from helenus_schemas.event.cells import Cell as ReadCell
-from helenus_schemas.event.cells import Cells, Liveness
+from helenus_schemas.event.cells import Cells, Deletion, Liveness
 from helenus_schemas.event.cells_writer import encode_cells
 from helenus_schemas.event.change import Change, Effect, Origin, Scope
 from helenus_schemas.event.wire import encode, request
@@ -86,11 +86,12 @@ def answer(
     origin: Origin = Origin.STATE,
     *,
     more: Sequence[ReadCell] = (),
+    deletion: Deletion | None = None,
 ) -> Event:
     """What the stage appends: columns with their values and write times; None: there is no row."""
     cells_read = [*(ReadCell(name, time, i(value)) for name, (value, time) in (values or {}).items()), *more]
     liveness = None if values is None else Liveness(max([time for _, time in values.values()], default=read_at * US))
-    cells = Cells(TABLE.id.bytes, bytes.fromhex(TABLE.schema_id), TYPES, liveness, cells=tuple(cells_read))
+    cells = Cells(TABLE.id.bytes, bytes.fromhex(TABLE.schema_id), TYPES, liveness, deletion, cells=tuple(cells_read))
     effect = int(Effect.LIVE) if ask.deleted_to is None else 0
     change = Change(None, None, ask.scope, part=ask.disturbances, origin=origin, effect=effect, segment=read_at * 1000)
     change = change._replace(position=ask.requested_at * 1000, write_time=ask.deleted_to, cells=encode_cells(cells))
@@ -310,6 +311,23 @@ def test_a_late_copy_of_a_forgotten_deletion_deletes_nothing_for_sure(kind: str)
     (last,) = asks(state.take(now=later + 131))
     state.take(visible(last, later + 131), now=later + 132)
     assert state.seen[1] == before
+
+
+@pytest.mark.parametrize("is_row", [False, True])
+def test_a_late_deletion_without_cells_is_as_old_as_its_write_time(is_row: bool) -> None:
+    """Its event does not say when it deleted, so Cassandra may have purged the tombstone when the event comes."""
+    state = State()
+    ten, twenty, later = (NOW - 100) * US, (NOW - 90) * US, NOW + 11 * DAY_S
+    late = LATE_DELETIONS["row" if is_row else "partition"](twenty)
+    read_request = asks(state.take(*logged(late, 100, appended_at=later, cells=False), now=later))
+    if is_row:
+        deletion = Deletion(twenty, later)
+        state.take(answer(read_request[0], later, None, deletion=deletion), now=later)
+    (ask,) = asks(state.take(*logged(insert(ten, v=1), 200, appended_at=later), now=later + 1))
+    state.take(answer(ask, later + 1, {"v": (1, ten)}), now=later + 2)
+    (last,) = asks(state.take(now=later + 62))
+    state.take(answer(last, later + 62, {"v": (1, ten)}), now=later + 63)
+    assert values(state.seen[1]) == {"v": 1}
 
 
 def test_a_tombstone_that_cassandra_keeps_hides_what_is_late() -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from helenus_connector.state.store.packing import LAST_SECOND
 from helenus_schemas.event.cells import Cell, Deletion, Liveness
 
 NEVER = -(1 << 63)
@@ -57,6 +58,14 @@ class Doubts(NamedTuple):
 
 
 NO_DOUBTS = Doubts()
+
+
+def estimate_deletion(write_time: int, known_at: int) -> Deletion:
+    """Make the deletion of an event without cells, which does not say when it deleted: not after `known_at`, s since
+    the epoch. It is taken to be as old as its write time: a late copy must not make a tombstone look new that may have
+    been purged.
+    """
+    return Deletion(write_time, min(max(0, min(known_at, write_time // 1_000_000)), LAST_SECOND))
 
 
 def purge_time(deletion: Deletion, gc_grace: int) -> int:

@@ -28,6 +28,7 @@ from helenus_connector.gate.event_content import check_bounds
 from helenus_connector.interfaces.event import Event
 from helenus_connector.interfaces.merged_change import GapEvent, MergedChange, PoisonEvent, ReadRequest
 from helenus_connector.state.rows._cell_merge import MergeResult
+from helenus_connector.state.rows._cell_rules import estimate_deletion
 from helenus_connector.state.rows._due_rows import DueRows
 from helenus_connector.state.rows._read_requests import ReadRequests
 from helenus_connector.state.rows._replica_reports import ReplicaReport, ReplicaReports
@@ -42,12 +43,11 @@ from helenus_connector.state.rows._scopes import ScopeMerger
 from helenus_connector.state.rows._table_check import TableCheck
 from helenus_connector.state.rows._topic_partition_history import Standing, TopicPartitionHistory, TruncationReport
 from helenus_connector.state.store.keyed_store import KeyedStore
-from helenus_connector.state.store.packing import LAST_SECOND
 from helenus_schemas.codec.key import KeyCodec, Outgrown
 from helenus_schemas.cql.table import Table
 from helenus_schemas.cql.values import Malformed
 from helenus_schemas.errors import HelenusError, Kind
-from helenus_schemas.event.cells import Cells, Deletion
+from helenus_schemas.event.cells import Cells
 from helenus_schemas.event.change import Change, Origin, Scope
 from helenus_schemas.event.own_format import match_own_format, parse_match
 from helenus_schemas.event.wire import decode
@@ -319,7 +319,7 @@ class TopicPartitionMerger:
                 # No read can say what it deleted. The stage refuses this request, and names the setting to mend.
                 yield self._requests.for_event(event)
                 return
-            deletion = Deletion(change.write_time, min(max(0, event.timestamp // 1000), LAST_SECOND))
+            deletion = estimate_deletion(change.write_time, event.timestamp // 1000)
         if not self._row_store.has_partitions:
             # The table has no clustering columns: the partition is one row, which can be read as any other.
             if standing is Standing.BEHIND:

@@ -24,7 +24,7 @@ from collections.abc import Set as AbstractSet
 from typing import NamedTuple
 
 from helenus_connector.state.rows._cell_merge import merge_update
-from helenus_connector.state.rows._cell_rules import NEVER, list_element, wins
+from helenus_connector.state.rows._cell_rules import NEVER, estimate_deletion, list_element, wins
 from helenus_connector.state.rows._row import CellRow
 from helenus_schemas.cql.order import order
 from helenus_schemas.cql.types import CqlType
@@ -121,7 +121,9 @@ class ReadMerger:
         is_last = self.is_last(row, read)
         is_liveness_known = bool(read.effect & Effect.ROW)
         # 1. Deletions, and the liveness if the event says it. Cells follow by rules of their own.
-        certain = cells._replace(liveness=cells.liveness if is_liveness_known else None, cells=())
+        deletion = None if cells.deletion is None else estimate_deletion(*cells.deletion)
+        liveness = cells.liveness if is_liveness_known else None
+        certain = cells._replace(liveness=liveness, deletion=deletion, cells=())
         changed = merge_update(row, certain, floor, self._dropped_at).changed
         deleted_to = floor if row.deletion is None else max(floor, row.deletion.write_time)
         if not is_liveness_known:
