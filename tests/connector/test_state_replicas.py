@@ -259,7 +259,9 @@ class Cluster:
 
 @dataclass
 class Agent:
-    """Appends what a replica logged, in its order; what is not acknowledged once more."""
+    """Appends what a replica logged, in its order; what is not acknowledged once more. `loses`: how likely it is that
+    it loses what is next in the log, and says so with a gap.
+    """
 
     replica: Replica
     light: float
@@ -268,6 +270,7 @@ class Agent:
     saved: int = 0
     skew: int = 0
     is_stopped: bool = False
+    loses: float = 0
 
     def append(self, chance: random.Random, now: int, topic: list[Event], *, ends: bool) -> None:
         if self.is_stopped and not ends:
@@ -276,6 +279,10 @@ class Agent:
         until = len(replica.log) if ends else min(len(replica.log), self.log_index + chance.randrange(4))
         if not ends and chance.random() < 0.1:
             self.log_index = self.saved  # killed, and started again
+        if not ends and self.loses and until > self.log_index and chance.random() < self.loses:
+            self.log_index = self.saved = until
+            change = Change(None, replica.name, Scope.GAP, segment=replica.segment, position=replica.log[until - 1][0])
+            topic.append(Event("t", 0, 0, (now + self.skew) * 1000, None, encode(change)))
         stamp = (now + self.skew) * 1000
         while self.log_index < until:
             position, update = replica.log[self.log_index]
@@ -404,7 +411,14 @@ def test_rows_are_what_all_replicas_show(seed: int) -> None:
         simulate(seed, patch)
 
 
-def simulate(seed: int, patch: pytest.MonkeyPatch) -> None:
+@settings(max_examples=2 * settings.default.max_examples, deadline=None, derandomize=not IS_LONG)
+@given(st.integers(0, 1 << 32))
+def test_rows_are_what_all_replicas_show_after_gaps(seed: int) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        simulate(seed, patch, loses=0.1)
+
+
+def simulate(seed: int, patch: pytest.MonkeyPatch, *, loses: float = 0) -> None:
     chance = random.Random(seed)
     cluster = Cluster(chance)
     patch.setattr(CellReader, "read", lambda *arguments: cluster.read(*arguments))
@@ -414,6 +428,8 @@ def simulate(seed: int, patch: pytest.MonkeyPatch) -> None:
     agents = [Agent(replica, light, skew=chance.choice([0, replica.skew])) for replica in cluster.replicas]
     connector.has_snapshots = chance.random() < 0.5
     connector.trusts_absence = not connector.has_snapshots
+    for agent in agents if connector.has_snapshots else ():  # else nothing shows what was lost
+        agent.loses = loses
     if connector.has_snapshots:  # rows of before, of which the topic has no event
         cluster.is_before = True
         for _ in range(chance.choice([0, 3, 10])):
