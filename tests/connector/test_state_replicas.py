@@ -403,6 +403,7 @@ IS_LONG = settings.default.max_examples > 25
 @settings(max_examples=6 * settings.default.max_examples, deadline=None, derandomize=not IS_LONG)
 @given(st.integers(0, 1 << 32))
 @example(175424499)  # an answer shows an older cell than a tombstone that was purged, and no event comes after it
+@example(382353)  # an INSERT once more of what a last word showed to be gone, read as its row is unknown
 @example(570257955)  # a late copy of a deletion that was purged and forgotten
 @example(2805422949)  # a late copy of one, without cells
 @example(3160285816)  # a TRUNCATE leaves a tombstone on one node, and what it hides on another

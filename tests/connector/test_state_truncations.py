@@ -16,6 +16,8 @@ from helenus_connector.interfaces.event import Event
 from helenus_connector.interfaces.merged_change import MergedChange, ReadRequest, RowChange
 from helenus_connector.state.rows._cell_rules import NEVER
 from helenus_connector.state.rows._merge import TopicPartitionMerger
+from helenus_connector.state.rows._row import CellRow
+from helenus_connector.state.rows._row_read import ReadMerger, RowRead
 from helenus_connector.state.rows._topic_partition_history import NodeHistory, TopicPartitionHistory, TruncationReport
 from helenus_schemas.event.cells import Cell as ReadCell
 from helenus_schemas.event.cells import Cells, Deletion, Liveness
@@ -273,6 +275,17 @@ def test_a_read_of_an_older_cell_is_followed_by_the_last_word(stored: int | None
     # A copy of what the last word replaced, by an agent that is behind, is in doubt.
     copied = state.take(*logged(update(twenty, v=stored), 200, OTHER, appended_at=NOW + 201), now=NOW + 201)
     assert bool(asks(copied)) is is_lost
+
+
+def test_a_row_that_was_gone_and_is_read_again_lives_until_the_last_word() -> None:
+    """Its INSERT is older than what a read showed to be gone, as Cassandra has purged what deleted that."""
+    ten, twenty = (NOW - 100) * US, (NOW - 90) * US
+    row, schema = CellRow(implied_deletion=Deletion(twenty, NOW)), bytes.fromhex(TABLE.schema_id)
+    cells = Cells(TABLE.id.bytes, schema, TYPES, Liveness(ten))
+    read = RowRead(cells, (NOW + 1) * US, NOW + 1, None, int(Effect.LIVE | Effect.ROW))
+    assert ReadMerger(Scope.ROW, schema, TYPES.keys(), set(), {}, 60).merge(row, read, NEVER, NOW + 1)
+    assert row.liveness == Liveness(ten)
+    assert row.reread_at == NOW + 61
 
 
 LATE_DELETIONS: dict[str, Callable[[int], Update]] = {

@@ -119,11 +119,10 @@ class ReadMerger:
         """
         cells, at_s = read.cells, read.read_at_us // 1_000_000
         is_last = self.is_last(row, read)
-        is_liveness_known = bool(read.effect & Effect.ROW)
+        has_doubtful_liveness = _has_doubtful_liveness(row, cells)
+        is_liveness_known = bool(read.effect & Effect.ROW) and not has_doubtful_liveness
         # 1. Deletions, and the liveness if the event says it. Cells follow by rules of their own.
-        deletion = None if cells.deletion is None else estimate_deletion(*cells.deletion)
-        liveness = cells.liveness if is_liveness_known else None
-        certain = cells._replace(liveness=liveness, deletion=deletion, cells=())
+        certain = _certain_part(cells, is_liveness_known)
         changed = merge_update(row, certain, floor, self._dropped_at).changed
         deleted_to = floor if row.deletion is None else max(floor, row.deletion.write_time)
         if not is_liveness_known:
@@ -134,6 +133,7 @@ class ReadMerger:
         found_outcome = self._merge_found_cells(row, read, found_cells, is_last)
         changed |= found_outcome.changed
         is_open = found_outcome.is_open or read.deleted_to is not None or len(found_cells) < len(shown)
+        is_open |= has_doubtful_liveness
         changed |= self._remove_missing(row, read, found_cells, is_last)
         is_open |= bool(self._missing_keys(row, found_cells, at_s))
         # 3. Lists, each as a whole, and the row itself.
@@ -289,6 +289,19 @@ def _doubt_liveness(row: CellRow, read: RowRead) -> None:
     """Take the liveness of a row that was not proven for a guess: what dropped or lost events may have dropped it."""
     if row.proven_up_to < read.disturbances and row.liveness is not None and row.liveness_bound is None:
         row.liveness_bound = read.read_at_us
+
+
+def _has_doubtful_liveness(row: CellRow, cells: Cells) -> bool:
+    """Return whether a read shows that the row itself was written before what an earlier read showed to be gone. It was
+    written once more since, or this answer is the older one: that is for the last word.
+    """
+    return row.liveness is None and cells.liveness is not None and cells.liveness.write_time <= row.absent_to()
+
+
+def _certain_part(cells: Cells, is_liveness_known: bool) -> Cells:
+    """Return what of a read is merged as a mutation is: its event's deletion, and the liveness if the event says it."""
+    deletion = None if cells.deletion is None else estimate_deletion(*cells.deletion)
+    return cells._replace(liveness=cells.liveness if is_liveness_known else None, deletion=deletion, cells=())
 
 
 def _imply_deletion(row: CellRow, write_time: int, deleted_at: int) -> None:
