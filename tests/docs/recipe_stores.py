@@ -17,12 +17,11 @@ from urllib.parse import parse_qsl, urlsplit
 import batches
 import duckdb
 import pyarrow as pa
-import pyarrow.ipc as ipc
 from deltalake import DeltaTable
+from docs import chdb_process
 from pyiceberg.catalog import load_catalog
 from records import Schemas, read_columns, to_rows
 from settings import Settings
-from to_clickhouse import ClickHouse
 from to_delta import Delta
 from to_duckdb import DuckDb
 from to_iceberg import Iceberg
@@ -173,12 +172,8 @@ def _iceberg(directory: Path, _: Sequence[str]) -> pa.Table:
 
 
 def _clickhouse(directory: Path, _: Sequence[str]) -> pa.Table:
-    from chdb.session import Session
-
-    with Session(str(directory / "clickhouse")) as session:
-        strings = "SETTINGS output_format_arrow_string_as_string = 0"
-        answer = session.query(f'SELECT * FROM "a ""t`able" FINAL {strings}', "ArrowStream").bytes()
-        return ipc.open_stream(answer).read_all()
+    strings = "SETTINGS output_format_arrow_string_as_string = 0"
+    return chdb_process.query(str(directory / "clickhouse"), f'SELECT * FROM "a ""t`able" FINAL {strings}')
 
 
 def _delta(directory: Path, _: Sequence[str]) -> pa.Table:
@@ -191,7 +186,11 @@ STORES = {
     "parquet": Store(Parquet, lambda d: [str(d / "parquet")], _parquet),
     "iceberg": Store(Iceberg, lambda d: ["local", "ks.t"], _iceberg, _iceberg_properties, "structures"),
     "clickhouse": Store(
-        ClickHouse, lambda d: [str(d / "clickhouse"), NAME], _clickhouse, empties="all", has_text=False
+        chdb_process.ClickHouseInChild,
+        lambda d: [str(d / "clickhouse"), NAME],
+        _clickhouse,
+        empties="all",
+        has_text=False,
     ),
 }
 
