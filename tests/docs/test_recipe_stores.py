@@ -23,6 +23,8 @@ from helenus_schemas.cql.types import CqlType
 from helenus_schemas.names import avro_name
 
 pytestmark = [
+    # ClickHouse opens more than a thousand sessions in one test of `make test-long`: minutes, on a busy machine more.
+    pytest.mark.timeout(1800),
     pytest.mark.filterwarnings("ignore::DeprecationWarning"),  # of the stores' libraries
     pytest.mark.filterwarnings("ignore::ResourceWarning"),
     pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
