@@ -234,6 +234,7 @@ def test_one_topic_of_several_is_taken(address: str, config: dict[str, str], top
     with pytest.raises(HelenusError) as failed:
         log.flush(30)
     assert failed.value.kind is Kind.APPEND_FAILED  # to be done again
+    assert log.is_replaced
     log.append(topic, 0, b"k", b"3")
     log.flush(30)
     with pytest.raises(NotOwner):

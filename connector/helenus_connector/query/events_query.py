@@ -117,7 +117,8 @@ class EventsQuery(QueryRunner):
     def note_failure(self, error: HelenusError) -> float:
         """Report why a run failed. After any error there is another run: the error of a single table ends no run."""
         metrics.ERRORS.labels(error.kind.value).inc()
-        restart_in_s = self.backoff_s if self._worker.is_local else max(self.backoff_s, _LATE_TASKS_S)
+        are_tasks_over = self._worker.is_local or self._ownership.owner is not None  # or fenced by the next run
+        restart_in_s = self.backoff_s if are_tasks_over else max(self.backoff_s, _LATE_TASKS_S)
         self.last_error = error
         _log.warning("query.failed", group=self._group, error=str(error), restart_in_s=restart_in_s)
         return restart_in_s

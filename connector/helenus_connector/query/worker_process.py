@@ -20,6 +20,7 @@ from __future__ import annotations
 import ctypes
 import fcntl
 import os
+import random
 import signal
 import sys
 import threading
@@ -157,7 +158,12 @@ def data_log_for(plan: QueryPlan, settings: ConnectorSettings) -> Log:
     `data_log`, and NotOwner.
     """
     if plan.owner is not None:
-        owned = reuse(("owned log", plan.directory, plan.group), plan.owner, partial(_owned_log, plan, plan.owner))
+        name = "owned log", plan.directory, plan.group
+        former: _OwnedLog | None = find(name)
+        is_replaced = former is not None and former.log.is_replaced
+        if is_replaced:
+            drop(lambda other: other == name)
+        owned = reuse(name, plan.owner, partial(_owned_log, plan, plan.owner, is_replaced))
         owned.log.own(Made(settings.name, settings.events))
         return owned.log
     log: Log | None = find(separate_log_name(plan, settings.events))
@@ -185,12 +191,14 @@ class _OwnedLog:
         os.close(self._lock)
 
 
-def _owned_log(plan: QueryPlan, owner: RecordsOwner) -> _OwnedLog:
+def _owned_log(plan: QueryPlan, owner: RecordsOwner, is_replaced: bool) -> _OwnedLog:
     """Make the Log of a producer whose number no other process on this host has. One on another host may have it: the
-    later one fences the other, whose next attempt takes another number.
+    later one fences the other, whose Log `is_replaced` then by one with a number at random.
     """
     context = TaskContext.get()
     first = 0 if context is None else context.partitionId()
+    if is_replaced:
+        first = random.randrange(owner.producers)
     directory = use(Path(plan.directory))
     for turn in range(owner.producers):
         number = (first + turn) % owner.producers

@@ -59,6 +59,8 @@ class OwnedKafkaLog(KafkaLog):
         """The producer while no transaction is open; `_producer` has it while one is."""
         self._ends_at = math.inf
         self._is_fenced = False
+        self.is_replaced = False
+        """Whether another producer of the run has its number, or its transaction took too long: use another number."""
 
     def own(self, made: Made) -> None:
         """The next records are these: append them only while this run owns them."""
@@ -153,13 +155,12 @@ class OwnedKafkaLog(KafkaLog):
             raise not_owner(self._made, lost[self._made], self._where)
 
     def _raise_if_fenced(self) -> None:
-        """Where this producer was fenced, raise NotOwner if another run owns the records now, or else APPEND_FAILED:
-        the next record starts another one.
-        """
+        """Where this producer was fenced, raise NotOwner if another run owns the records now, or else APPEND_FAILED."""
         if not self._is_fenced:
             return
         self._is_fenced = False
         self._check_owners({*self._owned, *filter(None, [self._made])})
+        self.is_replaced = True
         problem = "Kafka refuses records of this producer: another one with its transactional id began, or a timeout"
         raise HelenusError(Kind.APPEND_FAILED, problem, f"{self._where}, {self._config['transactional.id']}")
 

@@ -107,7 +107,7 @@ def transactional_id(run: str, number: int) -> str:
 
 @dataclass(frozen=True)
 class Claim:
-    """The result of a claim. `former` has the owners before, other than this run, by what is owned now. `lost` has
+    """What a claim brought. `former` has the owners before, other than this run, by what is owned now. `lost` has
     those of what is not, since another run has it. The topics that are `missing` are not there.
     """
 
@@ -203,9 +203,17 @@ def _note_all_fenced(producer: Producer, consumer: Consumer, notes: Notes) -> No
 
 def _fence(config: Mapping[str, str], runs: Collection[tuple[str, int]]) -> None:
     """End the open transactions of all producers of runs, and have the brokers refuse what they send from now on."""
+
+    def fence(fenced_id: str) -> None:
+        try:
+            _fenced_producer(config, fenced_id, config["bootstrap.servers"])
+        except KafkaException as failure:
+            if failure.args[0].code() not in FENCED:  # by another claim just now, which does as well
+                raise
+
     ids = [transactional_id(run, number) for run, producers in runs for number in range(producers)]
     with ThreadPoolExecutor(min(len(ids), _FENCES_AT_ONCE)) as pool:
-        list(pool.map(lambda id_: _fenced_producer(config, id_, config["bootstrap.servers"]), ids))
+        list(pool.map(fence, ids))
 
 
 def owners(config: Mapping[str, str], records: Collection[Made]) -> dict[Made, RecordsOwner | None]:

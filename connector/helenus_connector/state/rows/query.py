@@ -265,6 +265,8 @@ class RowsQuery(QueryRunner):
     def _process(self, plan: QueryPlan, task: Task, batch: MicroBatch) -> None:
         reach("state.before-job")
         started_at = time.monotonic()
+        for error in self._ownership.claim([task], plan.slots).values():  # again, once in a while
+            raise error
         self._connectors.note_written_topics(self._group, [task.data])
         try:
             rows = batch.frame.mapInArrow(publish(plan, task.settings), DONE).collect()
