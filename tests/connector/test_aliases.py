@@ -246,6 +246,8 @@ def test_keys_of_converters_load(capsys: pytest.CaptureFixture[str]) -> None:
     same = {"key.converter.schema.registry.url"}
     same |= {f"{side}.converter.{side}.subject.name.strategy" for side in ("key", "value")}
     same |= {f"value.converter.{key}" for key in ("schema.registry.url", "normalize.schemas", "auto.register.schemas")}
+    same |= {"value.converter.latest.compatibility.strict"}
+    same |= {f"{side}.converter.use.latest.version" for side in ("key", "value")}
     assert [key for key in of_both if (f"key={key} " in output) == (key in same)] == []
     assert "pw0rd" not in output
 

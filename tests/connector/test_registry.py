@@ -122,6 +122,21 @@ def test_each_registry_gets_its_own_login_alone(server: int, tmp_path: Path) -> 
         assert Answer.logins == []
 
 
+def test_a_context_is_a_part_of_the_address(server: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of Confluent's registry: all of a registry's requests go there, and the ids of two contexts are apart."""
+    paths: list[str] = []
+    monkeypatch.setattr(Answer, "log_message", lambda self, *_: paths.append(self.path))  # once for each answer
+    url = f"http://127.0.0.1:{server}"
+    for address, number in ((f"{url}/contexts/.team.", 7), (url, 8)):
+        Answer.id = number
+        registry = registry_of(tmp_path / "ids", address)
+        assert registry.register("a-value", '"string"') == number
+        registry.close()
+    in_context = [path for path in paths if path.startswith("/contexts/.team./")]
+    assert "/contexts/.team./subjects/a-value/versions" in {path.partition("?")[0] for path in in_context}
+    assert [path.removeprefix("/contexts/.team.") for path in in_context] == paths[len(in_context) :]
+
+
 def test_an_error_shows_the_address_without_its_login(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PW", "s3cret")
     for url in ("http://me:${env:PW}@127.0.0.1:1", "https://127.0.0.1:2,https://me:${env:PW}@127.0.0.1:1"):

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 from agent.writer import table_of
+from confluent_kafka.schema_registry import Schema, SchemaRegistryClient
 from connector.test_converters import ADDRESS, JSON_SCHEMA, PROTOBUF, ROW, VALUE
 from connector.test_debezium_cassandra import collection, int32, text_key
 from schemas.java import Program, plain
@@ -230,6 +231,42 @@ def test_avro(registry: Status, program: Program, tmp_path: Path, is_transformed
     assert row[0] == empty[0] == gone[0] == {"k": 7, "c": "x"}
     assert row[1] == {name: plain(avro) for name, (_, _, avro, _, _) in COLUMNS.items()}
     assert (empty[1], gone[1]) == (dict.fromkeys(COLUMNS), None)
+
+
+def test_avro_in_the_latest_schema(registry: Status, program: Program, tmp_path: Path) -> None:
+    """One that somebody registered: with other names of the records, fewer columns in another order, and one more."""
+    topic = "latest"
+    fields = [
+        {"name": "text", "type": ["null", "string"], "default": None},
+        {"name": "int", "type": ["null", "long"], "default": None},
+        {"name": "more", "type": "string", "default": "none"},
+        {
+            "name": "decimal",
+            "type": [
+                "null",
+                {
+                    "type": "record",
+                    "name": "Number",
+                    "fields": [{"name": "scale", "type": "int"}, {"name": "bigint", "type": "bytes"}],
+                },
+            ],
+            "default": None,
+        },
+    ]
+    latest = {"type": "record", "name": "Order", "namespace": "org.other", "fields": fields}
+    with closing(SchemaRegistryClient({"url": str(registry.registry_url)})) as client:
+        own = write_records(registry, tmp_path, "own", AVRO)
+        client.register_schema(f"{topic}-key", client.get_latest_version("own-key").schema)
+        client.register_schema(f"{topic}-value", Schema(json.dumps(latest), "AVRO"))
+        uses_latest = {f"{part}.converter.use.latest.version": "true" for part in ("key", "value")}
+        uses_latest["value.converter.auto.register.schemas"] = "false"
+        records = write_records(registry, tmp_path, topic, AVRO, **uses_latest)
+        assert [client.get_versions(f"{topic}-{part}") for part in ("key", "value")] == [[1], [1]]
+    assert [record.key for record in records] == [record.key for record in own]
+    row, empty, gone = read(program, registry, "avro", topic, records)
+    number = {"scale": 2, "bigint": "0x04e2"}
+    assert row[1] == {"text": COLUMNS["text"][2], "int": -(1 << 31), "more": "none", "decimal": number}
+    assert (empty[1], gone[1]) == ({"text": None, "int": None, "more": "none", "decimal": None}, None)
 
 
 @pytest.mark.parametrize("nulls", ["none", "optional", "wrapper"])

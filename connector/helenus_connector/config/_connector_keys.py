@@ -220,6 +220,14 @@ class ConnectorKeys(StateSettings):
     """Whether the connector registers schemas; with `false` they must be registered beforehand."""
     value_converter_normalize_schemas: Annotated[bool, Group("Schema Registry", "LOW")] = False
     """Whether the registry compares schemas in its normal form, when they are registered and looked up."""
+    key_converter_use_latest_version: Annotated[bool, Group("Schema Registry", "LOW")] = False
+    """Whether keys are written in the latest schema of their subject, with `auto.register.schemas=false`; in Avro their
+    records are then made as by a transform (docs/transforms.md)."""
+    value_converter_use_latest_version: Annotated[bool, Group("Schema Registry", "LOW")] = False
+    """The same, of values."""
+    value_converter_latest_compatibility_strict: Annotated[bool, Group("Schema Registry", "LOW")] = True
+    """Whether that schema has to take all that keys and values may be; otherwise one that it does not take is
+    unpublishable."""
     max_batch_size: Annotated[int, Field(ge=1), Group("Reading")] = 50_000
     """How many events a batch takes at most, of all tables that share it; the highest of their numbers counts. Default
     with `resolver=none` and `state=rows`: 150000."""

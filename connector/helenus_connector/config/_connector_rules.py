@@ -18,6 +18,7 @@ from helenus_connector.config._converters import (
     ENVELOPES,
     Format,
     are_converted,
+    converter_kind,
     formats,
     is_avro,
     is_json,
@@ -30,6 +31,7 @@ from helenus_schemas.errors import HelenusError
 Problems = Iterator[tuple[str, str]]
 _STRATEGIES = [f"{part}.converter.{part}.subject.name.strategy" for part in ("key", "value")]
 _DATA_TOPIC, _KEY_COLUMNS, _DEFAULT_FORMAT = "data.topic", "message.key.columns", "key-value-avro"
+_TRUE = ("true", "1", "t", "yes", "y", "on")  # as pydantic reads them
 _WITHOUT_ENVELOPE = {None, *get_args(Format)} - set(ENVELOPES)  # None: the default, of which `output.format=` is none
 
 
@@ -229,6 +231,7 @@ def _check_transforms(connector: ConnectorProperties) -> Problems:
             key: bool(connector.text(key)) and not connector.text(key).endswith(".TopicNameStrategy")
             for key in _STRATEGIES
         },
+        **{f"{side}.converter.use.latest.version": _writes_latest(connector, side) for side in ("key", "value")},
     }
     used = next((key for key, is_used in uses.items() if is_used), None)
     if used is None:
@@ -241,6 +244,17 @@ def _check_transforms(connector: ConnectorProperties) -> Problems:
         yield used, "not with output.format=json: set output.format=key-value-json"
     if not connector.needs_registry:
         yield used, "not on Pulsar: a topic there declares the schemas of its table"
+
+
+def _writes_latest(connector: ConnectorProperties, side: str) -> bool:
+    """Return whether keys, or values, are Avro in their subject's latest schema."""
+    own, other = connector.converters if side == "key" else reversed(connector.converters)
+    is_asked = connector.text(f"{side}.converter.use.latest.version").lower() in _TRUE
+    may_register = connector.values.get("value.converter.auto.register.schemas", "true").lower() in _TRUE
+    possible = formats(*connector.converters)
+    output_format = connector.values.get("output.format", possible[0] if possible else _DEFAULT_FORMAT)
+    is_avro_format = is_avro(output_format, connector.converters[1] or connector.converters[0])
+    return is_asked and not may_register and converter_kind(own, other, is_avro_format) == "Avro"
 
 
 _WITHOUT_TRANSFORMS = (

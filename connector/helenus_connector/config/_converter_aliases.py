@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 
+from helenus_connector.converters.subjects import CONTEXT, NO_CONTEXT
 from helenus_schemas.settings.model import Alias
 
 _REGISTRY = "value.converter.schema.registry"
@@ -92,8 +93,6 @@ _IGNORED: Mapping[str, str] = {
     ),
     **dict.fromkeys(
         (
-            "use.latest.version",
-            "latest.compatibility.strict",
             "id.compatibility.strict",
             "auto.register",
             "schema.format",
@@ -136,6 +135,7 @@ _BEARER = _only(f"a registry's login is {_REGISTRY}.basic.auth.user.info, a user
 _LOGIN = _only(f"set {_REGISTRY}.basic.auth.user.info=USER:PASSWORD")
 _CHECKED: Mapping[str, Alias] = {
     "subject.name.strategy": Alias(why="subjects are TOPIC-key and TOPIC-value", convert=_strategy),
+    "context.name.strategy": _only(CONTEXT, NO_CONTEXT.lower()),
     "use.schema.id": _only(_OWN, "-1"),
     "rule.*": _only(_RULES),
     "default.rules": _only(_RULES),
@@ -175,7 +175,10 @@ _USED: Mapping[str, Callable[[str], str | Alias]] = {
 # Keys and values have one registry; what is said of keys alone is taken for both.
 _KEY_ALIASES = {
     name: f"value.converter.{name}"
-    for name in ("schema.registry.basic.auth.user.info", "auto.register.schemas", "normalize.schemas")
+    for name in (
+        *("schema.registry.basic.auth.user.info", "auto.register.schemas", "normalize.schemas"),
+        "latest.compatibility.strict",
+    )
 }
 
 

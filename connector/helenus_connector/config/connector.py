@@ -64,7 +64,8 @@ class ConnectorSettings(ConnectorKeys):
     def has_transforms(self) -> bool:
         """Return whether records are made in another form first, and then transformed or converted."""
         has_subjects = any(
-            self.subject_strategy(part) != TOPIC_NAME and self.converter(part) == "Avro" for part in PARTS
+            (self.subject_strategy(part) != TOPIC_NAME or self.uses_latest(part)) and self.converter(part) == "Avro"
+            for part in PARTS
         )
         is_converted = has_subjects or are_converted(self.key_converter, self.value_converter)
         return is_converted or bool(names_in(self.record_transforms))
@@ -74,6 +75,12 @@ class ConnectorSettings(ConnectorKeys):
         if part == "key":
             return self.key_converter_key_subject_name_strategy
         return self.value_converter_value_subject_name_strategy
+
+    def uses_latest(self, part: Part) -> bool:
+        """Return whether keys, or values, are written in their subject's latest schema."""
+        is_key = part == "key"
+        is_asked = self.key_converter_use_latest_version if is_key else self.value_converter_use_latest_version
+        return is_asked and not self.value_converter_auto_register_schemas
 
     def converter(self, part: Part) -> str:
         """Return how keys, or values, are converted: `Avro`, `Json`, `String`, or the name of another class."""
@@ -194,6 +201,10 @@ class ConnectorSettings(ConnectorKeys):
             warnings.append(
                 "topic.creation.*.partitions does not count: a data topic has as many partitions as its events topic"
             )
+        if self.value_converter_auto_register_schemas and (
+            self.key_converter_use_latest_version or self.value_converter_use_latest_version
+        ):
+            warnings.append("use.latest.version does not count without value.converter.auto.register.schemas=false")
         if self.query_consistency != "LOCAL_ONE":
             return warnings
         return [

@@ -11,9 +11,11 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from io import BytesIO
-from typing import Any
+from typing import Any, NamedTuple
 
 import fastavro
+from fastavro.schema import SchemaParseException
+from fastavro.validation import validate
 
 from helenus_connector.connect_data._json_form import unscaled_bytes
 from helenus_connector.connect_data.from_avro import without_logical_types
@@ -42,8 +44,17 @@ _DEFAULT_PRECISION = 64
 _NAME = re.compile(r"[A-Za-z_]\w*", re.ASCII)
 _CACHED_SCHEMAS = 1000
 Write = Callable[[Any], Any]
-Register = Callable[[str, str], bytes]
-"""Registers a schema, as JSON text, in a subject, and returns the bytes that go before the Avro."""
+
+
+class RegisteredAvro(NamedTuple):
+    """The schema in which values are written, as JSON text, and the bytes that go before them."""
+
+    frame: bytes
+    text: str
+
+
+Register = Callable[[str, str], RegisteredAvro]
+"""Registers a schema, as JSON text, in a subject, and returns it, or another one that the subject has for it."""
 
 
 class AvroWriter:
@@ -57,11 +68,18 @@ class AvroWriter:
         self._writer = fastavro.parse_schema(without_logical_types(form))
         self._write = _writer(schema)
 
-    def encode(self, value: Any) -> bytes:
-        """Return the Avro of a value. Raises ValueError for one that is not of the schema."""
+    def encode(self, value: Any, registered: Any = None) -> bytes:
+        """Return the Avro of a value, in `registered`, a schema as fastavro parses it, if there is one: fields go by
+        their names, one that is not there is left out, and one more has its default. Raises ValueError for a value that
+        is not of the schema.
+        """
         out = BytesIO()
         try:
-            fastavro.schemaless_writer(out, self._writer, value if self._write is None else self._write(value))
+            plain = value if self._write is None else self._write(value)
+            # Its writer has no bounds: it would take a long for an int.
+            if registered is not None and not validate(plain, registered, raise_errors=False):
+                raise ValueError("the subject's latest schema does not take it")
+            fastavro.schemaless_writer(out, self._writer if registered is None else registered, plain)
         except (TypeError, KeyError, AttributeError, OverflowError) as error:
             raise ValueError(str(error)) from None
         return out.getvalue()
@@ -148,7 +166,7 @@ class AvroConverter:
         self._register = register
         self._subject = subject
         self._writers: dict[int, tuple[ConnectSchema, AvroWriter]] = {}
-        self._frames: dict[tuple[str, str], bytes] = {}
+        self._registered: dict[tuple[str, str], tuple[bytes, Any]] = {}
 
     def to_bytes(self, topic: str, schema: ConnectSchema | None, value: Any) -> bytes | None:
         if value is None:
@@ -157,10 +175,10 @@ class AvroConverter:
             if schema is None:
                 raise ValueError("a value without a schema")
             writer = self._writer(schema)
-            data = writer.encode(value)
+            frame, registered = self._schema(self._subject(topic, schema.name), writer.text)
+            return frame + writer.encode(value, registered)
         except ValueError as error:
             raise HelenusError(Kind.POISON_EVENT, f"a key or value has no Avro form: {error}", topic) from None
-        return self._frame(self._subject(topic, schema.name), writer.text) + data
 
     def _writer(self, schema: ConnectSchema) -> AvroWriter:
         cached = self._writers.get(id(schema))
@@ -171,14 +189,26 @@ class AvroConverter:
             self._writers[id(schema)] = cached
         return cached[1]
 
-    def _frame(self, subject: str, text: str) -> bytes:
-        frame = self._frames.get((subject, text))
-        if frame is None:
-            frame = self._register(subject, text)
-            if len(self._frames) >= _CACHED_SCHEMAS:
-                self._frames.clear()
-            self._frames[subject, text] = frame
-        return frame
+    def _schema(self, subject: str, text: str) -> tuple[bytes, Any]:
+        """Return what goes before the Avro, and the schema that it is written in, if that is another than `text`."""
+        registered = self._registered.get((subject, text))
+        if registered is None:
+            frame, latest = self._register(subject, text)
+            registered = frame, None if latest == text else _parsed(latest, subject)
+            if len(self._registered) >= _CACHED_SCHEMAS:
+                self._registered.clear()
+            self._registered[subject, text] = registered
+        return registered
+
+
+def _parsed(text: str, subject: str) -> Any:
+    """Return a schema of the registry as fastavro parses it. Raises HelenusError REGISTRY_REFUSED for one of no use."""
+    try:
+        return fastavro.parse_schema(without_logical_types(json.loads(text)))
+    except (ValueError, TypeError, LookupError, RecursionError, SchemaParseException) as error:
+        raise HelenusError(
+            Kind.REGISTRY_REFUSED, f"the subject's latest schema is of no use: {error}", subject
+        ) from None
 
 
 def _properties(schema: ConnectSchema) -> dict[str, Any]:

@@ -13,6 +13,8 @@ ConverterType = Literal["converter", "header_converter"]
 _SCHEMAS_ENABLE = ConfigKey("schemas.enable", "BOOLEAN", "Whether JSON carries its schema.", default=True)
 _REGISTERS = ConfigKey("auto.register.schemas", "BOOLEAN", "Whether schemas are registered.", default=True)
 _NORMALIZES = ConfigKey("normalize.schemas", "BOOLEAN", "Whether the registry compares normal forms.", default=False)
+_LATEST = ConfigKey("use.latest.version", "BOOLEAN", "Whether records have the subject's latest schema.", False)
+_STRICT = ConfigKey("latest.compatibility.strict", "BOOLEAN", "Whether that has to take the records' own.", True)
 _STRATEGY = "io.confluent.kafka.serializers.subject.TopicNameStrategy"
 _DOCUMENTED = {
     key.name: key
@@ -23,8 +25,8 @@ _DOCUMENTED = {
         ),
         _REGISTERS,
         _NORMALIZES,
-        ConfigKey("use.latest.version", "BOOLEAN", "Whether records have the subject's latest schema.", False),
-        ConfigKey("latest.compatibility.strict", "BOOLEAN", "Whether that has to take the records' own.", True),
+        _LATEST,
+        _STRICT,
         ConfigKey("optional.for.nullables", "BOOLEAN", "Whether nullable fields are `optional`.", False),
         ConfigKey("wrapper.for.nullables", "BOOLEAN", "Whether nullable fields are wrapper messages.", False),
         ConfigKey("scrub.invalid.names", "BOOLEAN", "Whether names that Protobuf forbids are changed.", False),
@@ -44,7 +46,9 @@ class ConverterPlugin(NamedTuple):
 
 
 CONVERTERS = (
-    ConverterPlugin("io.confluent.connect.avro.AvroConverter", "converter", (_REGISTERS, _NORMALIZES)),
+    ConverterPlugin(
+        "io.confluent.connect.avro.AvroConverter", "converter", (_REGISTERS, _NORMALIZES, _LATEST, _STRICT)
+    ),
     *(
         ConverterPlugin(name, "converter", [_DOCUMENTED[key] for key in keys_of_class(name) if key in _DOCUMENTED])
         for name in CLASSES

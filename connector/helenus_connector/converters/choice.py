@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from helenus_connector.connect_data.converter import RecordConverter
 from helenus_connector.converters._json_schema import JsonSchemaConverter
 from helenus_connector.converters._plain import ByteArrayConverter, NumberConverter
-from helenus_connector.converters.subjects import SchemaStore
+from helenus_connector.converters.subjects import CONTEXT, NO_CONTEXT, SchemaStore
 from helenus_schemas.errors import HelenusError, Kind
 from helenus_schemas.settings.properties import shown_key
 
@@ -29,12 +29,16 @@ _NUMBERS = {
     "ShortConverter": "int16",
 }
 _CONNECTION = re.compile(r"(schema\.registry|basic\.auth|bearer\.auth|proxy)\..+")
+_CONTEXT_KEY = "context.name.strategy"
 _SUBJECTS = (
     *("key.subject.name.strategy", "value.subject.name.strategy", "auto.register.schemas", "use.latest.version"),
     *("latest.compatibility.strict", "normalize.schemas", "schemas.cache.config", "schemas.cache.size"),
-    "max.schemas.per.subject",
+    *("max.schemas.per.subject", "latest.cache.size", "latest.cache.ttl.sec", _CONTEXT_KEY),
 )
-_PROTOBUF = ("optional.for.nullables", "wrapper.for.nullables", "scrub.invalid.names")
+_PROTOBUF = (
+    *("optional.for.nullables", "wrapper.for.nullables", "scrub.invalid.names", "skip.known.types"),
+    *("reference.subject.name.strategy", "reference.lookup.only"),
+)
 _JSON_SCHEMA = ("decimal.format", "object.additional.properties")
 _KEYS = {
     f"{_CONFLUENT}protobuf.ProtobufConverter": (*_SUBJECTS, *_PROTOBUF),
@@ -102,6 +106,8 @@ def make_converter(
 
 def _check_keys(class_name: str, side: str, properties: Mapping[str, str]) -> None:
     keys = _KEYS[class_name]
+    if _CONTEXT_KEY in keys and properties.get(_CONTEXT_KEY, NO_CONTEXT).strip() not in ("", NO_CONTEXT):
+        raise HelenusError(Kind.CONFIG, f"{side}.{_CONTEXT_KEY}: {CONTEXT}", "", "leave it out")
     for key in properties:
         if key in keys or (keys and is_connection_key(key)):
             continue

@@ -8,7 +8,9 @@ from typing import Literal, NamedTuple, Protocol
 from helenus_connector.converters._values import unfit
 from helenus_schemas.errors import HelenusError, Kind
 
-SchemaType = Literal["PROTOBUF", "JSON"]
+SchemaType = Literal["AVRO", "PROTOBUF", "JSON"]
+CONTEXT = "a context is a part of schema.registry.url, as in http://registry:8081/contexts/.NAME."
+NO_CONTEXT = "io.confluent.kafka.serializers.context.NullContextNameStrategy"
 _STRATEGIES = "io.confluent.kafka.serializers.subject."
 TOPIC_NAME, RECORD_NAME, TOPIC_RECORD_NAME = (
     f"{_STRATEGIES}{name}" for name in ("TopicNameStrategy", "RecordNameStrategy", "TopicRecordNameStrategy")

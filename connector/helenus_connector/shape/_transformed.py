@@ -14,17 +14,19 @@ from helenus_connector.connect_data.converter import ConnectJson, PlainText, Rec
 from helenus_connector.connect_data.from_avro import AvroReader
 from helenus_connector.connect_data.record import ConnectHeader, ConnectRecord
 from helenus_connector.connect_data.schema import ConnectSchema
-from helenus_connector.connect_data.to_avro import AvroConverter
+from helenus_connector.connect_data.to_avro import AvroConverter, RegisteredAvro
 from helenus_connector.converters.choice import make_converter, needs_registry
 from helenus_connector.converters.headers import header_converter
 from helenus_connector.converters.subjects import TOPIC_NAME, subject_name
 from helenus_connector.interfaces.image import Image
 from helenus_connector.interfaces.resolved_key import ResolvedKey
 from helenus_connector.interfaces.shape import Record, Shape, ShapedRecord
-from helenus_connector.shape.encoding.forms import register_frame
+from helenus_connector.shape.encoding.forms import frame, register_frame
 from helenus_connector.shape.encoding.registry import Registry, SchemaIds
 from helenus_connector.transforms.chain import TransformChain
 from helenus_connector.transforms.contract import TransformError
+from helenus_schemas.avro.compare import parsed
+from helenus_schemas.avro.resolution import unreadable
 from helenus_schemas.errors import HelenusError, Kind
 from helenus_schemas.settings import fields
 
@@ -61,7 +63,8 @@ def settings_without_transforms(settings: ConnectorSettings) -> ConnectorSetting
     output_format = settings.output_format if settings.is_envelope else "key-value-avro"
     unset = dict.fromkeys(("key_converter", "value_converter", "message_key_columns"), "")
     strategies = {f"{part}_converter_{part}_subject_name_strategy": TOPIC_NAME for part in PARTS}
-    update: dict[str, object] = {"transforms": {}, "output_format": output_format, **unset, **strategies}
+    own_schemas = {f"{part}_converter_use_latest_version": False for part in PARTS}
+    update: dict[str, object] = {"transforms": {}, "output_format": output_format, **unset, **strategies, **own_schemas}
     plain = settings.model_copy(update=update)
     assert not plain.has_transforms
     return plain
@@ -72,7 +75,7 @@ def _converter(part: Part, settings: ConnectorSettings, registry: SchemaIds | No
     is_key = part == "key"
     match name := settings.converter(part):
         case "Avro":
-            return AvroConverter(partial(register_frame, registry), partial(_subject, settings, part))
+            return AvroConverter(partial(_avro_schema, settings, part, registry), partial(_subject, settings, part))
         case "Json":
             return ConnectJson(settings.json_schemas[0 if is_key else 1])
         case "String":
@@ -82,9 +85,31 @@ def _converter(part: Part, settings: ConnectorSettings, registry: SchemaIds | No
         f"{part}.subject.name.strategy": settings.subject_strategy(part),
         "auto.register.schemas": str(settings.value_converter_auto_register_schemas).lower(),
         "normalize.schemas": str(settings.value_converter_normalize_schemas).lower(),
+        "use.latest.version": str(settings.uses_latest(part)).lower(),
+        "latest.compatibility.strict": str(settings.value_converter_latest_compatibility_strict).lower(),
     }
     store = registry if isinstance(registry, Registry) else None
     return make_converter(name, is_key, {**(shared if needs_registry(name) else {}), **own}, store)
+
+
+def _avro_schema(
+    settings: ConnectorSettings, part: Part, registry: SchemaIds | None, subject: str, schema: str
+) -> RegisteredAvro:
+    """Return the schema in which keys, or values, are written: registered, or the subject's latest. Raises as
+    `Registry.latest_as`, REGISTRY_REFUSED too for one that does not take all that `schema` writes.
+    """
+    if not settings.uses_latest(part) or not isinstance(registry, Registry):
+        return RegisteredAvro(register_frame(registry, subject, schema), schema)
+    schema_id, latest = registry.latest_as("AVRO", subject, None)
+    if settings.value_converter_latest_compatibility_strict:
+        try:
+            problem = unreadable(parsed(latest), parsed(schema))
+        except (ValueError, TypeError, LookupError) as error:
+            problem = f"it is no Avro schema: {error}"
+        if problem:
+            refusal = f"the subject's latest schema does not take what is written: {problem}"
+            raise HelenusError(Kind.REGISTRY_REFUSED, refusal, f"subject {subject}", "register another version")
+    return RegisteredAvro(frame(schema_id), latest)
 
 
 def _subject(settings: ConnectorSettings, part: Part, topic: str, record_name: str | None) -> str:

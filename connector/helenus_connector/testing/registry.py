@@ -73,12 +73,13 @@ class RegistryClient:
         self.may_set = True
         self.asked = 0
 
-    def get_latest_version(self, subject: str) -> Any:
+    def get_latest_version(self, subject: str, fmt: str | None = None) -> Any:  # noqa: ARG002
         self.asked += 1
         if not self.versions[subject]:
             raise SchemaRegistryError(404, 40401, "no such subject")
         versions = self.versions[subject]
-        return SimpleNamespace(schema=SimpleNamespace(schema_str=versions[-1]), schema_id=len(versions))
+        schema = SimpleNamespace(schema_str=versions[-1], schema_type="AVRO", references=[])
+        return SimpleNamespace(schema=schema, schema_id=len(versions))
 
     def lookup_schema(self, subject: str, schema: Any, normalize_schemas: bool = False) -> Any:  # noqa: ARG002
         self.asked += 1

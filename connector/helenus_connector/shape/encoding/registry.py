@@ -39,7 +39,7 @@ from helenus_schemas.settings import regular_files
 _CONFLICT = 409
 _REFUSED = {_CONFLICT, 422}
 _LOGIN_REFUSED = {401, 403}
-SchemaType = Literal["PROTOBUF", "JSON"]
+SchemaType = Literal["AVRO", "PROTOBUF", "JSON"]
 _log = structlog.get_logger(__name__)
 _UNAVAILABLE_S = 30.0
 """For how long a registry that did not answer is not asked for ids that the backup has: each request may take seconds.
@@ -152,15 +152,19 @@ class Registry:
         """Return the id and the text of a subject's latest schema, that of Protobuf as the Base64 of its descriptor.
 
         With a `schema` the registry is asked whether it is compatible. Raises as `register`, REGISTRY_REFUSED too for a
-        subject with a schema of another kind.
+        subject with a schema of another kind, or in Avro of several subjects' parts.
         """
         form = "serialized" if schema_type == "PROTOBUF" else None
         latest = self._look_up(lambda: self._client.get_latest_version(subject, form), subject)
         where = f"{self._url}, subject {subject}"
         if latest is None:
             raise HelenusError(Kind.SCHEMA_MISSING, "use.latest.version=true, and the subject has no schema", where)
-        if latest.schema.schema_type != schema_type:
-            raise self._refusal(f"the subject's latest schema is {latest.schema.schema_type or 'AVRO'}", where)
+        latest_type = latest.schema.schema_type or "AVRO"
+        if latest_type != schema_type:
+            raise self._refusal(f"the subject's latest schema is {latest_type}", where)
+        if latest_type == "AVRO" and latest.schema.references:
+            problem = "the subject's latest schema refers to others, which is not supported: register it in one piece"
+            raise self._refusal(problem, where)
         is_compatible = schema is None or self._request(
             lambda: self._client.test_compatibility(subject, Schema(schema, schema_type)), subject
         )
