@@ -44,6 +44,12 @@ ENVELOPES = {"sink.as_avro": {}, "sink.as_json": {f"{part}.converter": JSON for 
 """Tables whose records are in Debezium's envelope, and the converters of both ends."""
 BARE, MERGED = "sink.bare", "sink.merged"
 """Tables that are followed by a sink without any filter, through deletes that name no row: with state=keys and rows."""
+NESTED = "sink.nested"
+FLATTEN = {
+    "transforms": "flat",
+    "transforms.flat.type": "org.apache.kafka.connect.transforms.Flatten$Value",
+    "transforms.flat.delimiter": "_",
+}
 SINK_TABLE = (
     "CREATE TABLE orders (p integer, q text, c bigint, d timestamp, u uuid, de numeric, vi numeric,"
     " PRIMARY KEY (p, q, c, d))"
@@ -81,9 +87,15 @@ def pipeline(sinks: Status, session: Any, lasting: Lasting) -> Iterator[Pipeline
         session.execute(
             f"CREATE TABLE {table} (k int, c int, t text, v bigint, at timestamp, PRIMARY KEY (k, c)) WITH cdc = true"
         )
+    session.execute("CREATE TYPE sink.inner (a text, b int)")
+    session.execute("CREATE TYPE sink.place (x int, inner frozen<inner>)")
+    session.execute(
+        f"CREATE TABLE {NESTED} (k int, c int, v text, home place, spot tuple<int, text>, d duration,"
+        " PRIMARY KEY (k, c)) WITH cdc = true"
+    )
     envelopes = {table: {"output.format": "debezium", **more} for table, more in ENVELOPES.items()}
-    bare = {BARE: {"state": "keys", "markers": "false"}}
-    with lasting("kafka").connected({**dict.fromkeys((TABLE, SHOP), numbers), **envelopes, **bare}) as pipeline:
+    others = {BARE: {"state": "keys", "markers": "false"}, NESTED: FLATTEN}
+    with lasting("kafka").connected({**dict.fromkeys((TABLE, SHOP), numbers), **envelopes, **others}) as pipeline:
         yield pipeline
 
 
@@ -236,6 +248,57 @@ def test_debezium_s_envelopes(pipeline: Pipeline, session: Any, database: Any) -
         eventually(
             lambda name=name: rows_of(name) == wanted, lambda name=name: f"{name}: {rows_of(name)}, wanted {wanted}"
         )
+
+
+def test_rows_that_helenus_flattens(pipeline: Pipeline, session: Any, database: Any) -> None:
+    """User-defined types, tuples and durations as columns by the source's own transforms, through all changes, and
+    columns and fields that are added meanwhile.
+    """
+    properties = sink(pipeline.status) | {"topics": f"data-{NESTED}", "collection.name.format": "nested"}
+    put(pipeline.status, "nested", properties)
+    database.execute("CREATE TABLE nested (k integer, c integer, PRIMARY KEY (k, c))")
+    wanted: Rows = {}
+
+    def write(statement: str, key: tuple[int, int], **row: Any) -> None:
+        session.execute(statement.format(NESTED))
+        if row:
+            wanted[key] = {**dict(zip("kc", key, strict=True)), **row}
+        else:
+            del wanted[key]
+
+    def is_equal(columns: list[str]) -> None:
+        expected = {key: {**dict.fromkeys(columns), **row} for key, row in wanted.items()}
+        shown: Any = None
+
+        def same() -> bool:
+            nonlocal shown
+            check(pipeline.status, "nested")
+            shown = {(row["k"], row["c"]): row for row in database.execute("SELECT * FROM nested").fetchall()}
+            return bool(shown == expected)
+
+        eventually(same, lambda: f"PostgreSQL has {shown}, wanted {expected}\n{pipeline.connector.tail()}")
+
+    home = {"home_x": 1, "home_inner_a": "ü", "home_inner_b": None}
+    spot = {"spot_index_0": 3, "spot_index_1": "z"}
+    time = {"d_months": 1, "d_days": 2, "d_nanoseconds": 3_000_000}
+    write(
+        "INSERT INTO {} (k, c, v, home, spot, d) VALUES (1, 1, 'a', {{x: 1, inner: {{a: 'ü'}}}}, (3, 'z'), 1mo2d3ms)",
+        (1, 1),
+        **{"v": "a", **home, **spot, **time},
+    )
+    write("INSERT INTO {} (k, c, v) VALUES (1, 2, 'b')", (1, 2), v="b")
+    write("INSERT INTO {} (k, c, home) VALUES (2, 1, {{x: 2}})", (2, 1), home_x=2)
+    columns = ["k", "c", "v", *home, *spot, *time]
+    is_equal(columns)
+    write("UPDATE {} SET home = null, v = 'c' WHERE k = 1 AND c = 1", (1, 1), **{"v": "c", **spot, **time})
+    write("DELETE FROM {} WHERE k = 1 AND c = 2", (1, 2))
+    is_equal(columns)
+    session.execute("ALTER TYPE sink.place ADD z bigint")
+    session.execute(f"ALTER TABLE {NESTED} ADD note text")
+    write("UPDATE {} SET home = {{x: 5, z: 7}}, note = 'n' WHERE k = 2 AND c = 1", (2, 1), home_x=5, home_z=7, note="n")
+    write("INSERT INTO {} (k, c, note) VALUES (3, 1, 'new')", (3, 1), note="new")
+    write("DELETE FROM {} WHERE k = 1 AND c = 1", (1, 1))
+    is_equal([*columns, "home_z", "note"])
 
 
 def test_a_sink_without_a_filter_for_markers(pipeline: Pipeline, session: Any, database: Any) -> None:
