@@ -73,7 +73,7 @@ def _lasting(pipeline: Pipeline) -> Iterator[Pipeline]:
     with Path(pipeline.agent.arguments[1]).open("a") as file:  # what these files need
         file.write(
             "table.exclude.list=av.theirs\ncells.include.list="
-            "sink\\.merged,merged\\.(rows|envelopes|turned),envelope\\..*,cep\\.(whole|apart),theirs\\.t\n"
+            "sink\\.merged,merged\\.(rows|envelopes|turned),envelope\\..*,cep\\.(whole|apart),theirs\\.t,hidden\\..*\n"
         )
     try:
         pipeline.agent.start().ready()
