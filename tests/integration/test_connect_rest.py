@@ -145,8 +145,11 @@ def test_a_connector_is_driven_live(
 
 @pytest.mark.long  # test_many_connectors.py kills the worker
 def test_connectors_survive_a_restart(pipeline: Pipeline, session: Any, base: str, config: dict[str, str]) -> None:
-    """Begins where the test above ends."""
+    """Goes on with the connector of the test above, if that ran."""
     client = KafkaConnect(base)
+    if "live" not in client.list_connectors():
+        requests.put(f"{base}/connectors/live/config", json=config, timeout=60).raise_for_status()
+        reaches(client, "live", "RUNNING")
 
     def offsets_now() -> Any:
         return requests.get(f"{base}/connectors/live/offsets", timeout=30).json()
@@ -154,7 +157,7 @@ def test_connectors_survive_a_restart(pipeline: Pipeline, session: Any, base: st
     def all_done() -> bool:
         """A record is there a moment before its batch is done."""
         events = sum(1 for _ in messages(pipeline.status.bootstrap_servers, f"events-{TABLE}"))
-        return events == sum(entry["offset"]["offset"] for entry in offsets_now()["offsets"])
+        return events == sum(entry["offset"]["offset"] for entry in offsets_now().get("offsets", ()))
 
     eventually(all_done, "all events are done")
     client.pause_connector("live")
