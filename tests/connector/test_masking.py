@@ -608,6 +608,18 @@ def test_dead_letters_have_no_cells() -> None:
         assert b"value" in repr(dead_letter(poison, **more)).encode()
 
 
+@pytest.mark.parametrize("more", [{}, *map(dict, (MASKED, WHERE))], ids=["plain", "masked", "where"])
+def test_the_error_of_a_stopped_task_has_no_hidden_value(more: dict[str, str]) -> None:
+    row = Row((C,), {"w": Cell(SECRET)}, time=T)
+    (event,) = events(Update(PLAIN_TABLE, K, [row], lowest=(T - 1, 1_700_000_000, 0)))
+    stops = settings(**{"errors.tolerance": "none", **more})
+    quoting = HelenusError(Kind.POISON_EVENT, f"bad: {event.value!r}", "ks.t")
+    with pytest.raises(HelenusError) as raised:
+        Undeliverable(stops).bury_events(MemoryLog(), [(event, quoting)])
+    assert (SECRET.decode() in str(raised.value)) == (not more)
+    assert raised.value.kind is Kind.POISON_EVENT
+
+
 @pytest.mark.parametrize("digits", [5, -(10**40) - 1, 123_456_789_012_345_678_901_234_567_890])
 @pytest.mark.parametrize("scale", [0, 2, 2**31 - 1, -(2**31)])
 def test_decimals_of_any_size_are_compared_as_they_are(digits: int, scale: int) -> None:

@@ -36,7 +36,7 @@ class Undeliverable:
         count = 0
         for event, cause in events:
             if self._stops_on_error:
-                raise cause
+                raise self._shown_cause(event, cause)
             self._append(log, event, cause)
             count += 1
         return count
@@ -45,7 +45,7 @@ class Undeliverable:
         """Dead-letter a key that can't be read. Raises `cause` if the connector stops."""
         cause = self._with_position(resolved, cause, cause.where)
         if self._stops_on_error:
-            raise cause
+            raise cause if resolved.event is None else self._shown_cause(resolved.event, cause)
         self._bury(log, resolved, resolved.key, cause)
 
     def bury_row(
@@ -102,12 +102,21 @@ class Undeliverable:
 
     def _append(self, log: Log, event: Event, cause: HelenusError) -> None:
         topic, name, has_value = self._settings.dead_letters, self._settings.name, True
+        cause = self._shown_cause(event, cause)
         if self._settings.hides_values:
-            bare, has_value = _without_values(event)
-            if bare is not event or not has_value:  # its error may quote what is hidden
-                cause = HelenusError(cause.kind, "what the event says is no change that a record can show", cause.where)
-            event = bare
+            event, has_value = _without_values(event)
         dead_letters.append(log, topic, name, event, cause, has_value)
+
+    def _shown_cause(self, event: Event, cause: HelenusError) -> HelenusError:
+        """Return an error of an event as logs and dead letters may show it: where values are hidden, an error of an
+        event that has some may quote them.
+        """
+        if not self._settings.hides_values:
+            return cause
+        bare, has_value = _without_values(event)
+        if bare is event and has_value:
+            return cause
+        return HelenusError(cause.kind, "what the event says is no change that a record can show", cause.where)
 
 
 def _without_values(event: Event) -> tuple[Event, bool]:
