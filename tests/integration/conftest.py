@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -63,9 +63,16 @@ def log(stack: Stack, request: pytest.FixtureRequest) -> LogName:
 
 @pytest.fixture(scope="module")
 def lasting(shared_servers: SharedServers, status: Status, tmp_path_factory: pytest.TempPathFactory) -> Lasting:
-    """Gives an agent and a worker over a Log, for the group's files: each makes connectors by `Pipeline.connected`."""
+    """Gives an agent and a worker over a Log, for the group's files: each makes connectors by `Pipeline.connected`. On
+    the other Log they end, since a node has one agent.
+    """
     directory = tmp_path_factory.mktemp("lasting")
-    return lambda log: shared_servers(f"on {log}", lambda: _lasting(Pipeline(status.only(log), directory / log)))
+    other: dict[LogName, str] = {"kafka": "on pulsar", "pulsar": "on kafka"}
+
+    def make(log: LogName) -> AbstractContextManager[Pipeline]:
+        return _lasting(Pipeline(status.only(log), directory / log))
+
+    return lambda log: shared_servers(f"on {log}", lambda: make(log), instead_of=other[log])
 
 
 @contextmanager
