@@ -93,6 +93,13 @@ class Log(Protocol):
         """
         ...
 
+    def keep_short(self, timeout: float) -> None:
+        """Flush, if what was appended since the last flush is in a transaction that has been open for long.
+
+        Raises as `flush`. Call it between records that take long to make.
+        """
+        ...
+
     def hurry(self, seconds: float) -> None:
         """End all waiting within `seconds` from now, also in later calls: for a shutdown.
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -198,7 +200,7 @@ def test_a_claim_that_expects_another_owner(config: dict[str, str], topic: str, 
     before = {first: "helenus-before", second: "helenus-before"}
     assert claim(config, [first, second], later, before) == Claim(lost={first: other})
     assert owners(config, [first, second]) == {first: other, second: later}
-    assert claim(config, [first, second], later, {first: other.run}) == Claim(former={first: other})
+    assert claim(config, [first, second], later, {first: other.run[:-1]}) == Claim(former={first: other})
 
 
 def test_a_topic_that_is_missing(config: dict[str, str], topic: str, connector: str) -> None:
@@ -246,12 +248,75 @@ def test_a_long_transaction_is_ended(
     address: str, config: dict[str, str], topic: str, connector: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Or the brokers would abort it, and each attempt at a batch that takes long."""
-    monkeypatch.setattr("helenus_sinks.kafka.owned_log._LONGEST_TRANSACTION_S", 0.0)
     log = log_of(config, connector, own(config, connector, "a"))
-    for value in (b"1", b"2", b"3"):
-        log.append(topic, 0, b"k", value)
+    log.append(topic, 0, b"k", b"1")
+    log.keep_short(30)
+    assert values(address, topic) == []
+    monkeypatch.setattr("helenus_sinks.kafka.owned_log._LONGEST_TRANSACTION_S", 0.0)
+    log.flush(30)
+    log.append(topic, 0, b"k", b"2")
+    log.keep_short(30)
+    log.append(topic, 0, b"k", b"3")
     assert values(address, topic) == [b"1", b"2"]
     log.close()
+
+
+def test_a_record_that_is_too_large_for_its_topic(
+    address: str, config: dict[str, str], topic: str, connector: str
+) -> None:
+    """A transaction fails with it: whoever appends later must not take that for an error of its own record."""
+    small = f"{topic}-small"
+    log = log_of(config, connector, own(config, connector, "a"))
+    log.create(small, 1, {"max.message.bytes": "5000"})
+    log.append(small, 0, b"k", b"before")
+    log.append(small, 0, b"k", os.urandom(20_000))
+    failures = []
+    for _ in range(100):
+        time.sleep(0.1)
+        try:
+            log.append(topic, 0, b"k", b"after")
+        except HelenusError as error:
+            failures.append(error)
+            break
+    assert [error.kind for error in failures] == [Kind.APPEND_FAILED]
+    assert "a record is larger than its topic takes" in str(failures[0])
+    # The batch once more: now the record is known.
+    log.append(small, 0, b"k", b"before")
+    with pytest.raises(HelenusError) as refused:
+        log.append(small, 0, b"k", os.urandom(20_000))
+    assert refused.value.kind is Kind.RECORD_TOO_LARGE
+    log.append(topic, 0, b"k", b"after")
+    log.flush(30)
+    log.close()
+    assert (values(address, small), values(address, topic)) == ([b"before"], [b"after"])
+
+
+def test_a_former_owner_that_goes_on_appending(
+    address: str, config: dict[str, str], topic: str, connector: str
+) -> None:
+    """It learns it from the append, too."""
+    former = log_of(config, connector, own(config, connector, "former"))
+    former.append(topic, 0, b"k", b"1")
+    former.flush(30)
+    own(config, connector, "new")
+
+    def append_on() -> None:
+        for _ in range(200):
+            former.append(topic, 0, b"k", b"late")
+            time.sleep(0.05)
+
+    with pytest.raises(NotOwner):
+        append_on()
+    assert values(address, topic, "read_uncommitted") == [b"1"]
+
+
+def test_a_topic_that_was_made_anew_has_no_owner(config: dict[str, str], topic: str, connector: str) -> None:
+    """That is no other worker's: the records are to be claimed again."""
+    log = OwnedKafkaLog(config, owner("a", connector), 0)
+    log.own(Made(connector, EVENTS))
+    with pytest.raises(HelenusError, match="claimed again") as failed:
+        log.append(topic, 0, b"k", b"1")
+    assert failed.value.kind is Kind.APPEND_FAILED
 
 
 def test_a_transaction_that_timed_out(address: str, config: dict[str, str], topic: str, connector: str) -> None:

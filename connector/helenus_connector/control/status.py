@@ -137,6 +137,8 @@ class Task:
         """Apply the result of a table scan. The table of a running task may be missing, or without `cdc`, while it is
         recreated; a task that failed for that goes on when the table is there again.
         """
+        if self.error is not None and self.error.kind is Kind.NOT_OWNER:
+            return  # only an operator lets it run again
         if error is None:
             self._unusable_since = None
             if self.misses_table:

@@ -125,8 +125,8 @@ class MergedStage:
         """Return the outcome of the batch, once its records are acknowledged. Its events may not be yet."""
         if self._versions.is_altered():
             raise HelenusError(Kind.BATCH_FAILED, "the table was altered while a batch of it was under way", self._name)
-        self._cell_requests.answer(self._requests, self.outcome)  # 4. ask
-        self.log.flush(FLUSH_TIMEOUT_S)  # 5. flush
+        self.log.flush(FLUSH_TIMEOUT_S)  # 4. flush: rows are read next, which may take long
+        self._cell_requests.answer(self._requests, self.outcome)  # 5. ask
         return self.outcome
 
     def close(self) -> None:

@@ -157,6 +157,7 @@ class Stage:
             for group in batch.resolve(trust_images, may_wait):
                 has_read_rows = has_read_rows or any(resolved_key.is_read for resolved_key in group[:1])
                 self._publisher.publish(self.log, batch, group, outcome)  # 3. shape, 4. append
+                self.log.keep_short(FLUSH_TIMEOUT_S)
             outcome.dead_lettered += self._undeliverable.bury_events(self.log, intake.poison)
             if not (has_read_rows and self._versions.is_altered()):
                 self.log.flush(FLUSH_TIMEOUT_S)  # 5. flush

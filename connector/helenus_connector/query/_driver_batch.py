@@ -75,10 +75,10 @@ class DriverBatches:
         self._absent_partitions: set[TopicPartition] = set()
         self._is_first = True
 
-    def process(self, jobs: SparkJobs, batch_id: int) -> set[str]:
+    def process(self, jobs: SparkJobs, batch_id: int) -> dict[str, HelenusError]:
         """Process a batch: the function for `foreachBatch`. An error of a table concerns that table alone: its part of
-        the batch is held and repeated, or its task fails; the others go on. Returns the topics whose records another
-        worker has taken. Raises when Spark could not run the batch at all.
+        the batch is held and repeated, or its task fails; the others go on. Returns the errors by topic. Raises when
+        Spark could not run the batch at all.
         """
         start = time.monotonic()
         plan, tasks = self._begin_batch()
@@ -96,7 +96,7 @@ class DriverBatches:
         seconds = time.monotonic() - start
         metrics.BATCH_SECONDS.observe(seconds)
         _log.debug("batch.done", group=plan.group, batch=batch_id, seconds=round(seconds, 3))
-        return {result.topic for result in results if result.error and result.error.kind is Kind.NOT_OWNER}
+        return {result.topic: result.error for result in results if result.error is not None}
 
     def _use(self, plan: QueryPlan) -> None:
         if plan is self._used_plan:

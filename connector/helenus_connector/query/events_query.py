@@ -180,13 +180,16 @@ class EventsQuery(QueryRunner):
 
     def _claim(self, tasks: Mapping[str, Task]) -> None:
         """Own the records of these tasks, by events topic; note the error of those whose records it can't own."""
-        for topic, error in self._ownership.claim(tasks.values(), self._slots).items():
+        for topic, error in self._ownership.claim(tasks.values(), self._slots, self._stopping.is_set).items():
             if error.kind is Kind.NOT_OWNER:
                 self._ownership.forget(topic)
             note_failed_attempt(tasks[topic], error, time.time())
 
     def _process(self, batches: DriverBatches, jobs: SparkJobs, batch: MicroBatch) -> None:
-        for topic in batches.process(jobs, batch.number):
-            self._ownership.forget(topic)
+        for topic, error in batches.process(jobs, batch.number).items():
+            if error.kind is Kind.NOT_OWNER:
+                self._ownership.forget(topic)
+            else:
+                self._ownership.claim_again(topic)
         # Tasks of a failed batch may still run: the fence before the next start waits for them.
         self._connectors.note_written_topics(self._group, ())

@@ -265,6 +265,9 @@ def _spark_settings(worker: WorkerSettings, directory: Path) -> dict[str, str]:
     if local:
         # Hadoop's own starts a process for each file that it makes: a fifth of the time of a batch of a few events.
         defaults[_FILES] = "helenus.LocalFiles"
+    else:
+        # A stage that Spark repeats may run beside tasks of its first attempt, which only the query's next run fences.
+        defaults["spark.stage.maxConsecutiveAttempts"] = "1"
     if os.pathsep in str(_JAR):
         problem = f"Java can't load classes from a directory with '{os.pathsep}' in its name"
         raise HelenusError(Kind.CONFIG, problem, str(_JAR.parent), "install Helenus elsewhere")

@@ -84,6 +84,9 @@ class MemoryLog:
         self.acknowledged += self.waiting
         self.waiting.clear()
 
+    def keep_short(self, timeout: float) -> None:
+        """There are no transactions."""
+
     def hurry(self, seconds: float) -> None:
         """It never waits."""
 
@@ -176,6 +179,9 @@ class FaultyLog:
                 self.log.flush(timeout)
             raise
         self.log.flush(timeout)
+
+    def keep_short(self, timeout: float) -> None:
+        self.log.keep_short(timeout)
 
     def hurry(self, seconds: float) -> None:
         self.log.hurry(seconds)

@@ -122,6 +122,9 @@ class KafkaLog:
         if self._producer is None:
             self._start()
 
+    def keep_short(self, timeout: float) -> None:
+        """Do nothing: there are no transactions."""
+
     def hurry(self, seconds: float) -> None:
         self._deadline = min(self._deadline, time.monotonic() + seconds)
 

@@ -15,18 +15,20 @@ from typing import Any
 from confluent_kafka import KafkaError, KafkaException, Producer
 
 from helenus_schemas.errors import HelenusError, Kind
-from helenus_sinks.kafka.errors import broker_error, text_of
+from helenus_sinks.kafka.errors import broker_error, text_of, topic_error
 from helenus_sinks.kafka.log import KafkaLog
 from helenus_sinks.kafka.owners import FENCED, Made, NotOwner, RecordsOwner, owners, transactional_id
-from helenus_sinks.log import Headers
 
 _ANSWER_TIMEOUT_S = 30.0
 _ABORT_TIMEOUT_S = 5.0
 _SLICE_S = 0.2
+_PURGED = {KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT}
+"""Of records that were dropped since their transaction failed."""
 _TRANSACTION_TIMEOUT_MS = 300_000
 """After which the brokers abort a transaction by themselves. A claim aborts those of the former owner at once: this is
 for a run that nobody follows.
 """
+_MAX_TRANSACTION_TIMEOUT_MS = 900_000  # brokers' transaction.max.timeout.ms, unless set
 _LONGEST_TRANSACTION_S = 60.0
 """A batch may take longer, as with `query.max.rate`: then it is several transactions."""
 
@@ -47,9 +49,12 @@ class OwnedKafkaLog(KafkaLog):
     def __init__(self, config: Mapping[str, str], owner: RecordsOwner, number: int) -> None:
         # librdkafka takes none that is shorter than this, which an operator may have set.
         message_ms = config.get("message.timeout.ms", config.get("delivery.timeout.ms", "0"))
-        timeout_ms = str(max(_TRANSACTION_TIMEOUT_MS, int(message_ms)))
-        transactional = {"transactional.id": transactional_id(owner.run, number)}
-        super().__init__({"transaction.timeout.ms": timeout_ms, **config, **transactional})
+        timeout_ms = min(max(_TRANSACTION_TIMEOUT_MS, int(message_ms)), _MAX_TRANSACTION_TIMEOUT_MS)
+        timeouts = {"transaction.timeout.ms": str(timeout_ms), **config}
+        for key in ("message.timeout.ms", "delivery.timeout.ms"):
+            if key in config:
+                timeouts[key] = str(min(int(config[key]), int(timeouts["transaction.timeout.ms"])))
+        super().__init__({**timeouts, "transactional.id": transactional_id(owner.run, number)})
         self._config["logger"] = _NO_LOGGER
         self._owner = owner
         self._settings = dict(config)
@@ -58,7 +63,8 @@ class OwnedKafkaLog(KafkaLog):
         self._idle: Producer | None = None
         """The producer while no transaction is open; `_producer` has it while one is."""
         self._ends_at = math.inf
-        self._is_fenced = False
+        self._is_fenced = self._is_purged = False
+        self._cause: KafkaError | None = None
         self.is_replaced = False
         """Whether another producer of the run has its number, or its transaction took too long: use another number."""
 
@@ -70,10 +76,9 @@ class OwnedKafkaLog(KafkaLog):
             if (self._idle or self._producer) is not None:  # otherwise the start of one asks
                 self._check_owners({made})
 
-    def append(self, topic: str, partition: int, key: bytes | None, value: bytes | None, headers: Headers = ()) -> None:
+    def keep_short(self, timeout: float) -> None:
         if self._producer is not None and time.monotonic() > self._ends_at:
-            self.flush(_ANSWER_TIMEOUT_S)
-        super().append(topic, partition, key, value, headers)
+            self.flush(timeout)
 
     def flush(self, timeout: float) -> None:
         if self._producer is None:
@@ -82,6 +87,8 @@ class OwnedKafkaLog(KafkaLog):
             super().flush(timeout)
         except HelenusError:
             self._raise_if_fenced()
+            if self._cause is not None:
+                raise topic_error(self._cause, self._where, self._failed_topic) from None
             raise
         self._commit(timeout)
 
@@ -89,6 +96,8 @@ class OwnedKafkaLog(KafkaLog):
         """Abort the transaction that is open, if one is, and close all connections."""
         producer, self._producer, self._idle = self._producer, None, None
         if producer is not None:
+            if self._is_purged and self._cause is None:
+                self._cause = _transaction_error(producer)
             # Drops what is queued, and waits for what is in flight. If the brokers don't answer, they abort it when a
             # producer with this transactional id begins.
             with contextlib.suppress(KafkaException):
@@ -124,6 +133,7 @@ class OwnedKafkaLog(KafkaLog):
             self.close()
             raise self._producer_error(failure) from None
         self._idle, self._producer, self._error = None, producer, None
+        self._cause, self._is_purged = None, False
         self._ends_at = time.monotonic() + _LONGEST_TRANSACTION_S
         return producer
 
@@ -152,7 +162,11 @@ class OwnedKafkaLog(KafkaLog):
         lost = {made: owner for made, owner in noted_owners.items() if owner is None or owner.run != self._owner.run}
         self._owned -= lost.keys()
         if self._made in lost:
-            raise not_owner(self._made, lost[self._made], self._where)
+            other = lost[self._made]
+            if other is None:
+                problem = "the owner of these records is noted no more, as of a topic that was made anew: claimed again"
+                raise HelenusError(Kind.APPEND_FAILED, problem, f"{self._where}, topic {self._made.topic}")
+            raise not_owner(self._made, other, self._where)
 
     def _raise_if_fenced(self) -> None:
         """Where this producer was fenced, raise NotOwner if another run owns the records now, or else APPEND_FAILED."""
@@ -165,20 +179,54 @@ class OwnedKafkaLog(KafkaLog):
         raise HelenusError(Kind.APPEND_FAILED, problem, f"{self._where}, {self._config['transactional.id']}")
 
     def _producer_error(self, failure: KafkaException, topic: str = "") -> HelenusError:
-        self._note_error(failure.args[0])
-        error = super()._producer_error(failure, topic)
+        """Return the error for which the transaction failed: after one the producer only says that it did. It may be of
+        an earlier record: so it is never RECORD_TOO_LARGE, which concerns the record that is appended.
+        """
+        error = failure.args[0]
+        self._note_error(error)
+        producer = self._producer
+        if error.code() not in (KafkaError._STATE, KafkaError._FATAL) or producer is None:
+            passing = super()._producer_error(failure, topic)
+            self._raise_if_fenced()
+            return passing
+        try:
+            producer.poll(0)  # delivery reports, or the fatal error
+        except KafkaException as fatal:
+            self._note_error(fatal.args[0])
+            error = fatal.args[0]
+        cause = (
+            self._error if self._error is not None and not self._is_purged else _transaction_error(producer) or error
+        )
+        self._note_error(cause)
+        failed_topic = self._failed_topic or topic
+        self.close()
         self._raise_if_fenced()
-        return error
+        if cause.code() == KafkaError.MSG_SIZE_TOO_LARGE:
+            self._read_limit(failed_topic)
+            problem = "a record is larger than its topic takes: the batch is done again, and finds it"
+            return HelenusError(Kind.APPEND_FAILED, problem, f"{self._where}, topic {failed_topic}")
+        return topic_error(cause, self._where, failed_topic)
 
     def _on_delivery_error(self, error: KafkaError | None, record: Any) -> None:
         self._note_error(error)
+        self._is_purged |= error is not None and error.code() in _PURGED and self._error is None
         super()._on_delivery_error(error, record)
 
     def _note_error(self, error: KafkaError | None) -> None:
         self._is_fenced |= error is not None and error.code() in FENCED
 
 
-def not_owner(made: Made, owner: RecordsOwner | None, where: str) -> NotOwner:
-    """Return the error of a run that does not own records: `owner` does, or nobody any more."""
-    problem = f"another worker writes these records: {owner.who}" if owner else "nobody owns these records"
+def _transaction_error(producer: Producer) -> KafkaError | None:
+    """Return why the transaction of a producer failed that can't be committed any more: a commit says it."""
+    try:
+        producer.commit_transaction(_SLICE_S)
+    except KafkaException as failure:
+        error: KafkaError = failure.args[0]
+        return None if error.code() == KafkaError._STATE else error
+    return None
+
+
+def not_owner(made: Made, owner: RecordsOwner, where: str) -> NotOwner:
+    """Return the error of a run that does not own records, as `owner` does."""
+    problem = f"another worker writes these records: {owner.who}"
     return NotOwner(Kind.NOT_OWNER, problem, f"{where}, connector {made.connector}, topic {made.topic}")

@@ -1,15 +1,15 @@
 """The owner of records: the one run whose producers may append what a connector makes of an events topic.
 
-    claim              fence other claims → note the new owner, and the former ones → fence the former ones' producers
+    claim              fence other claims → note the new owner, and the former one → fence the former one's producers
     start a producer   fence the former producer of its transactional id → read the owner → append
 
 A claim fences after it noted the owner, and a producer reads the owner after it began: so whichever of the two comes
 last knows of the other, however long either of them was stopped in between. A claim that ends in between leaves the
-former owners in its note: the next one fences them too.
+former owner in its note: the next one fences it first.
 
 The notes of a topic are the metadata of an offset of its first partition, committed in a consumer group that has no
-members. Kafka drops it after `offsets.retention.minutes` (a week): an owner claims again before that. It takes 4096
-bytes (`offset.metadata.max.bytes`), which are some 15 connectors of one topic.
+members. Kafka drops it with the topic, or after a week (`offsets.retention.minutes`): an owner claims again before. It
+takes 4096 bytes (`offset.metadata.max.bytes`), which are some 15 connectors of one topic.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from __future__ import annotations
 import json
 import random
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import astuple, dataclass, field, replace
@@ -63,10 +63,18 @@ _FEWER = (
 _GRANT = "grant this login Write and Describe on transactional ids that begin with helenus, as docs/security.md says"
 _TRANSACTION_TIMEOUT_MS = 10_000
 """Of a claim that was killed: for so long nobody can read the owner, if nobody claims."""
-_CLAIM_ATTEMPTS = 10
-_FIRST_PAUSE_S = 0.05
-"""Of two workers that claim together, one is fenced, and tries again; each try takes about as long."""
+_SLICE_S = 1.0
+_CLAIM_ATTEMPTS = 30
+_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.05, 3.0
+"""Of two workers that claim together, one is fenced, and tries again; each try takes some 0.1 s."""
 _FENCES_AT_ONCE = 8
+
+
+Stopping = Callable[[], bool]
+
+
+def _never() -> bool:
+    return False
 
 
 class Unavailable(HelenusError):
@@ -117,12 +125,16 @@ class Claim:
 
 
 def claim(
-    config: Mapping[str, str], claimed: Collection[Made], owner: RecordsOwner, expected: Mapping[Made, str]
+    config: Mapping[str, str],
+    claimed: Collection[Made],
+    owner: RecordsOwner,
+    expected: Mapping[Made, str],
+    stopping: Stopping = _never,
 ) -> Claim:
     """Make a run the owner of what is `claimed`, and fence the producers of the former owners. Of what is `expected`,
-    the owner must still be the run named there, or nobody. `config` is a producer's.
+    the owner must still be a run whose name begins so, or nobody. `config` is a producer's.
 
-    Raises Unavailable, and HelenusError BROKER_UNREACHABLE, STATE.
+    Raises Unavailable, and HelenusError BROKER_UNREACHABLE, also when it is `stopping`, and STATE.
     """
     where = f"{config['bootstrap.servers']}, group {GROUP}"
     pause_s = _FIRST_PAUSE_S
@@ -130,17 +142,17 @@ def claim(
     for attempts_left in reversed(range(_CLAIM_ATTEMPTS)):
         try:
             present = [made for made in claimed if made.topic not in missing]
-            return replace(_claim_once(config, present, owner, expected, where), missing=missing)
+            return replace(_claim_once(config, present, owner, expected, stopping), missing=missing)
         except KafkaException as failure:
             error = failure.args[0]
             # A commit that another claim fences may also fail with an unknown error.
             passes = error.code() in FENCED | MISSING | {KafkaError.UNKNOWN}
-            if not passes or not attempts_left:
+            if not passes or not attempts_left or stopping():
                 raise _claim_error(error, where) from None
             if error.code() in MISSING:
                 missing |= _missing_topics(config, {made.topic for made in claimed}, where)
         time.sleep(random.uniform(0, pause_s))
-        pause_s *= 2
+        pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
     raise AssertionError("the last attempt returns or raises")
 
 
@@ -149,38 +161,34 @@ def _claim_once(
     claimed: Collection[Made],
     owner: RecordsOwner,
     expected: Mapping[Made, str],
-    where: str,
+    stopping: Stopping,
 ) -> Claim:
     if not claimed:
         return Claim()
+    where = f"{config['bootstrap.servers']}, group {GROUP}"
     # From now on only this claim can commit, until there is another one: nobody notes an owner after it was read.
-    producer = _fenced_producer(config, GROUP, where)
+    producer = _fenced_producer(config, GROUP, where, stopping)
     with closing(_consumer(config, where)) as consumer:
         notes = _read_notes(consumer, {made.topic for made in claimed}, where)
         noted = {made: notes[made.topic].get(made.connector) for made in claimed}
         others = {made: other for made, other in noted.items() if other is not None and other.run != owner.run}
-        lost = {made: other for made, other in others.items() if expected.get(made, other.run) != other.run}
+        lost = {made: other for made, other in others.items() if not other.run.startswith(expected.get(made, ""))}
         owned = [made for made in claimed if made not in lost]
+        # Those that are owners no more can be fenced before: so a note never has more than one.
+        _fence(config, {run for made in owned if (other := noted[made]) for run in other.unfenced}, stopping)
         runs: set[tuple[str, int]] = set()
         for made in owned:
-            unfenced = _unfenced(noted[made], owner)
-            notes[made.topic][made.connector] = replace(owner, unfenced=unfenced)
+            unfenced = [(other.run, other.producers)] if (other := others.get(made)) else []
+            notes[made.topic][made.connector] = replace(owner, unfenced=tuple(unfenced))
             runs.update(unfenced)
         topics = {made.topic for made in owned}
         _note(producer, consumer, {topic: notes[topic] for topic in topics})
         if runs:
-            _fence(config, runs)
+            _fence(config, runs, stopping)
             for made in owned:
                 notes[made.topic][made.connector] = owner
             _note_all_fenced(producer, consumer, {topic: notes[topic] for topic in topics})
     return Claim({made: other for made, other in others.items() if made not in lost}, lost)
-
-
-def _unfenced(noted: RecordsOwner | None, owner: RecordsOwner) -> tuple[tuple[str, int], ...]:
-    """Return the runs to fence when `owner` follows the one that is noted."""
-    if noted is None:
-        return ()
-    return noted.unfenced if noted.run == owner.run else (*noted.unfenced, (noted.run, noted.producers))
 
 
 def _note(producer: Producer, consumer: Consumer, notes: Notes) -> None:
@@ -201,12 +209,14 @@ def _note_all_fenced(producer: Producer, consumer: Consumer, notes: Notes) -> No
         # Another claim followed, whose run owns the records now: it must not be claimed once more here.
 
 
-def _fence(config: Mapping[str, str], runs: Collection[tuple[str, int]]) -> None:
+def _fence(config: Mapping[str, str], runs: Collection[tuple[str, int]], stopping: Stopping) -> None:
     """End the open transactions of all producers of runs, and have the brokers refuse what they send from now on."""
+    if not runs:
+        return
 
     def fence(fenced_id: str) -> None:
         try:
-            _fenced_producer(config, fenced_id, config["bootstrap.servers"])
+            _fenced_producer(config, fenced_id, config["bootstrap.servers"], stopping)
         except KafkaException as failure:
             if failure.args[0].code() not in FENCED:  # by another claim just now, which does as well
                 raise
@@ -267,20 +277,27 @@ def _missing_topics(config: Mapping[str, str], topics: Collection[str], where: s
     return frozenset(topics) - listed.keys()
 
 
-def _fenced_producer(config: Mapping[str, str], transactional_id: str, where: str) -> Producer:
+def _fenced_producer(config: Mapping[str, str], transactional_id: str, where: str, stopping: Stopping) -> Producer:
     """Return a producer, the only one with this transactional id from now on. Raises KafkaException and Unavailable."""
     times = {"transaction.timeout.ms": str(_TRANSACTION_TIMEOUT_MS)}
     settings = {**client_settings(config), **times, "transactional.id": transactional_id}
     producer: Producer = new_client(Producer, settings, DeliveryReports(), where)
-    try:
-        producer.init_transactions(_FIRST_TIMEOUT_S)
-    except KafkaException as failure:
-        if failure.args[0].code() != KafkaError._TIMED_OUT:
-            raise
-        if _has_no_transactions(config, where):
-            raise Unavailable(Kind.BROKER_REFUSED, _NO_TRANSACTIONS, where, _MAKE_THEM) from None
-        producer.init_transactions(_ANSWER_TIMEOUT_S)
-    return producer
+    begun = time.monotonic()
+    is_asked = False
+    while True:
+        try:
+            producer.init_transactions(_SLICE_S)
+            return producer
+        except KafkaException as failure:
+            error, waited_s = failure.args[0], time.monotonic() - begun
+            # It goes on where it was when it is called again.
+            is_passing = error.retriable() or error.code() == KafkaError._TIMED_OUT
+            if not is_passing or waited_s > _ANSWER_TIMEOUT_S or stopping():
+                raise
+        if waited_s > _FIRST_TIMEOUT_S and not is_asked:
+            is_asked = True
+            if _has_no_transactions(config, where):
+                raise Unavailable(Kind.BROKER_REFUSED, _NO_TRANSACTIONS, where, _MAKE_THEM)
 
 
 def _has_no_transactions(config: Mapping[str, str], where: str) -> bool:

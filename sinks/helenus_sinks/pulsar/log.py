@@ -157,6 +157,9 @@ class PulsarLog:
         session = self._session or self._start()
         session.run(session.connect())
 
+    def keep_short(self, timeout: float) -> None:
+        """Do nothing: there are no transactions."""
+
     def hurry(self, seconds: float) -> None:
         self._deadline = min(self._deadline, time.monotonic() + seconds)
 

@@ -152,7 +152,7 @@ class RowsQuery(QueryRunner):
             return
         identity, self._snapshot_ends = self._check_identity(spark, task), None
         self._ownership.begin_run(identity.slots)
-        for error in self._ownership.claim([task], identity.slots).values():
+        for error in self._ownership.claim([task], identity.slots, self._stopping.is_set).values():
             raise error
         self._disturbances_at_snapshot = dict(identity.proven)
         settings = task.settings
@@ -265,7 +265,9 @@ class RowsQuery(QueryRunner):
     def _process(self, plan: QueryPlan, task: Task, batch: MicroBatch) -> None:
         reach("state.before-job")
         started_at = time.monotonic()
-        for error in self._ownership.claim([task], plan.slots).values():  # again, once in a while
+        for error in self._ownership.claim(
+            [task], plan.slots, self._stopping.is_set
+        ).values():  # again, once in a while
             raise error
         self._connectors.note_written_topics(self._group, [task.data])
         try:
