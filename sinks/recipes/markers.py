@@ -83,6 +83,8 @@ def _orders(kind: Any, limits: Sequence[Any]) -> list[Order]:
         (kind,) = [branch for branch in kind if branch != "null"]
     logical = kind.get("logicalType") if isinstance(kind, Mapping) else None
     plain = kind if isinstance(kind, str) else kind["type"]
+    if plain.rpartition(".")[2] in _LOGICAL:  # a schema defines a type at its first column, and names it at the others
+        logical = plain.rpartition(".")[2]
     if None in limits:
         return []
     if logical in _LOGICAL:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tempfile
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from to_clickhouse import ClickHouse
 
 from helenus_connector.verify.scopes import Clustering
 from helenus_schemas.cql.table import Column
-from helenus_schemas.cql.types import CqlType
+from helenus_schemas.cql.types import CqlType, parse
 from helenus_schemas.names import avro_name
 
 pytestmark = [
@@ -345,6 +346,27 @@ def test_ranges_are_compared_as_cassandra_does(data: st.DataObject) -> None:
         assert {"text", "ascii", "inet"} & {t.name for t in kinds}
     else:
         assert answer == (start < order.position(key) < end)
+
+
+@pytest.mark.parametrize(("second", "expected"), [(0, False), (1, True), (2, True), (3, False)])
+def test_a_range_over_two_decimals(second: int, expected: bool) -> None:
+    """The schema defines the type at the first column, and only names it at the second."""
+    publisher = Publisher()
+    decimals = [Column(f"c{i}", parse("decimal"), "clustering", i) for i in range(2)]
+    publisher.become([Column("k", INT, "partition_key", 0), *decimals, Column("v", INT)])
+
+    def key(last: int) -> list[bytes]:
+        return [cql_bytes(parse("decimal"), Decimal(number)) for number in (5, last)]
+
+    row = publisher.row(0, [cql_bytes(INT, 1), *key(second)], [None])
+    marker = publisher.marker(0, [cql_bytes(INT, 1), None, None], (bound(key(1), True), bound(key(3), False)))
+    headers = dict(marker.headers())
+    batch = publisher.batch([row])
+    (record,) = next(iter(batch.records[0].values())).values()
+    avro = [batch.key.avro[name] for name in batch.clustering]
+    clustering = [record.key[name] for name in batch.clustering]
+    answer = is_in_range(clustering, avro, *(parse_bound(headers.get(name)) for name in ("start", "end")))
+    assert answer is expected
 
 
 def test_what_can_t_be_compared_is_left(capsys: pytest.CaptureFixture[str]) -> None:
