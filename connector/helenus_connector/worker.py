@@ -398,9 +398,8 @@ class Worker:
         for connector in connectors.values():
             unscanned_error = None if connector.is_scanned or self._may_wait() else connector.trouble
             errors.append(connector.failure() or unscanned_error)
-        # With records another worker's, this one stays: what starts it again would have it take them back.
-        task_errors = [task.error for connector in connectors.values() for task in connector.tasks.values()]
-        if all(errors) and not any(error and error.kind is Kind.NOT_OWNER for error in task_errors):
+        # One whose records another worker has stays: what starts it again would have it take them back.
+        if all(errors) and not any(connector.has_lost_records for connector in connectors.values()):
             assert errors[0] is not None
             raise errors[0]
 

@@ -218,6 +218,11 @@ class Connector:
         errors = [task.error for task in self.tasks.values()]
         return self.error or (errors[0] if errors and all(errors) else None)
 
+    @property
+    def has_lost_records(self) -> bool:
+        """Return whether another worker writes records of one of its tables."""
+        return any(task.error is not None and task.error.kind is Kind.NOT_OWNER for task in self.tasks.values())
+
     def status(self) -> ConnectorStatus:
         """Return its state, its tasks' and every reason, for REST, `/health/ready`, the page, `top` and metrics."""
         stopped = self.wanted == "STOPPED"
