@@ -80,6 +80,11 @@ def test_a_user_type_of_that_name_is_another_type() -> None:
     assert (column_type.name, column_type.label, column_type.fields) == ("udt", "empty", ("a",))
 
 
+def test_a_table_that_is_created_meanwhile_is_not_there_yet() -> None:
+    """Its columns were asked for before it."""
+    assert read_tables(schema(), "ks", "t") == {}
+
+
 def test_a_table_with_everything() -> None:
     tables = read_tables(
         schema(

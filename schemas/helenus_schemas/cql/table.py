@@ -155,7 +155,10 @@ def is_newer_table(table: uuid.UUID, other: uuid.UUID) -> bool:
 
 
 def read_tables(session: Any, keyspace: str | None = None, table: str | None = None) -> dict[uuid.UUID, Table]:
-    """Return all tables by id, or one keyspace's, or one table of it, from `system_schema` through a driver session."""
+    """Return all tables by id, or one keyspace's, or one table of it, from `system_schema` through a driver session.
+
+    One that is created meanwhile is left out, as its columns may have been asked for before they were there.
+    """
 
     def select(name: str, columns: str) -> list[Any]:
         keys = {"keyspace_name": keyspace, "table_name": None if name == "types" else table}
@@ -207,6 +210,7 @@ def read_tables(session: Any, keyspace: str | None = None, table: str | None = N
             added_at.get((r.keyspace_name, r.table_name), {}),
         )
         for r in select("tables", "table_name, id, cdc, flags, gc_grace_seconds")
+        if (r.keyspace_name, r.table_name) in columns
     }
 
 
