@@ -9,6 +9,7 @@ import time
 import urllib.request
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -71,7 +72,10 @@ class Backlog:
         self.checkpoint = directory / "checkpoint"
         self._topic = f"events-bench.{table}"
         self._codec = KeyCodec(self.table)
-        self._connector = programs.connector(status, directory, "bench", table)
+        # Its pid file in a directory of its own: there may be several workers.
+        self._connector = replace(programs.connector(status, directory, "bench", table), directory=directory)
+        for name in ("run", "logs"):
+            (directory / name).mkdir(parents=True, exist_ok=True)
         self.worker_file, self.connector_file = self._connector.files
         with self.worker_file.open("a") as settings:
             settings.write("\n".join(["", *of_worker, ""]))

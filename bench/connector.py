@@ -325,8 +325,7 @@ def fencing(status: Status, cassandra: Any, directory: Path, options: argparse.N
             workers[setting].warm_up()
         for turn in range(options.rounds):
             for setting, worker in sorted(workers.items(), reverse=turn % 2 == 1):
-                rate, _, _ = worker.round(options.events).partition(";")  # CPU is that of one of the two workers
-                print(f"{setting}, round {turn + 1}: {rate}", flush=True)
+                print(f"{setting}, round {turn + 1}: {worker.round(options.events)}", flush=True)
 
 
 PIECES: dict[str, Callable[..., None]] = {
