@@ -6,6 +6,7 @@ import os
 import threading
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -65,7 +66,7 @@ def connector(topic: str) -> str:
 
 
 def owner(run: str, connector: str, producers: int = 2) -> RecordsOwner:
-    return RecordsOwner(f"{connector}-{run}", producers, f"the worker {run}")
+    return RecordsOwner(f"helenus-{connector}-{run}", producers, f"the worker {run}")
 
 
 def own(config: dict[str, str], connector: str, run: str, *topics: str) -> RecordsOwner:
@@ -344,22 +345,47 @@ def test_messages_that_may_take_long(config: dict[str, str], topic: str, connect
     log.close()
 
 
-def test_a_note_of_another_version(config: dict[str, str], topic: str, connector: str) -> None:
+@pytest.mark.parametrize(
+    "note",
+    [
+        '{"c": {"leader": 1}}',
+        '{"c": ["helenus-r", 1000000000000, "", []]}',
+        '{"c": ["helenus-r", 1, "", [["helenus-s", 1000000000000]]]}',
+        '{"c": ["theirs", 1, "", []]}',
+        '{"c": ["helenus-r", 1, "", [["theirs", 1]]]}',
+        "[" * 2000,
+    ],
+    ids=["newer", "many", "many-before", "theirs", "theirs-before", "deep"],
+)
+def test_a_note_that_no_run_wrote(config: dict[str, str], topic: str, connector: str, note: str) -> None:
+    """By a newer version, or by whoever may commit in the group: nothing is fenced by it, and no memory taken."""
     log = KafkaLog(config)
     log.create("events-newer", 1, {})
     log.close()
-    own(config, connector, "a", "events-newer")
     producer = Producer({**config, "transactional.id": GROUP})
     producer.init_transactions(30)
     consumer = Consumer({**config, "group.id": GROUP})
     producer.begin_transaction()
-    newer_note = TopicPartition("events-newer", 0, 0, '{"c": {"leader": 1}}')
-    producer.send_offsets_to_transaction([newer_note], consumer.consumer_group_metadata(), 30)
+    noted = TopicPartition("events-newer", 0, 0, note)
+    producer.send_offsets_to_transaction([noted], consumer.consumer_group_metadata(), 30)
     producer.commit_transaction(30)
     consumer.close()
     with pytest.raises(HelenusError, match="in a way that this version does not know") as failed:
         own(config, connector, "b", "events-newer")
     assert failed.value.kind is Kind.STATE
+
+
+def test_notes_of_many_topics(config: dict[str, str], topic: str, connector: str) -> None:
+    """Together more than a batch of the brokers may have."""
+    log = KafkaLog(config)
+    topics = [f"events-many{number}" for number in range(300)]
+    for name in topics:
+        log.create(name, 1, {})
+    log.close()
+    made = [Made(connector, name) for name in topics]
+    run = replace(owner("a", connector), who="x" * 3900)
+    assert claim(config, made, run, {}) == Claim()
+    assert set(owners(config, made).values()) == {run}
 
 
 def test_a_claim_that_was_killed_before_it_fenced(

@@ -21,7 +21,7 @@ from helenus_connector.config.worker import WorkerSettings
 from helenus_connector.control.status import Task
 from helenus_schemas.errors import HelenusError, Kind
 from helenus_sinks.kafka.owned_log import not_owner
-from helenus_sinks.kafka.owners import Claim, Made, RecordsOwner, Unavailable, claim
+from helenus_sinks.kafka.owners import PREFIX, Claim, Made, RecordsOwner, Unavailable, claim
 
 _log = structlog.get_logger(__name__)
 _LEAST_PRODUCERS, _PRODUCERS_PER_SLOT = 4, 2
@@ -46,7 +46,7 @@ class TopicOwnership:
         self._is_used = worker.fence_writers and worker.log == worker.log_of_data == "kafka"
         self._has_warned = False
         # Begins the names of all its runs: so a claim that failed halfway is told from another worker's.
-        self._runs = f"helenus-{group}-{secrets.token_hex(6)}"
+        self._runs = f"{PREFIX}{group}-{secrets.token_hex(6)}"
         self._run_count = 0
         self._had: set[str] = set()
         self._claim_next_at: dict[str, float] = {}

@@ -30,7 +30,9 @@ from helenus_schemas.errors import HelenusError, Kind
 from helenus_sinks.kafka.errors import MISSING, DeliveryReports, broker_error, new_client, text_of
 from helenus_sinks.kafka.settings import client_settings
 
-GROUP = "helenus-owners"
+PREFIX = "helenus-"
+"""Begins the names of all runs, and so all transactional ids: operators grant rights by it."""
+GROUP = f"{PREFIX}owners"
 """The consumer group of the notes, and the transactional id of claims."""
 FENCED = {KafkaError._FENCED, KafkaError.PRODUCER_FENCED, KafkaError.INVALID_PRODUCER_EPOCH}
 """A producer with the same transactional id began later, or the transaction took longer than its timeout."""
@@ -63,6 +65,10 @@ _FEWER = (
 _GRANT = "grant this login Write and Describe on transactional ids that begin with helenus, as docs/security.md says"
 _TRANSACTION_TIMEOUT_MS = 10_000
 """Of a claim that was killed: for so long nobody can read the owner, if nobody claims."""
+_NOTES_AT_ONCE = 100
+"""Brokers store what is committed together as one batch, which may have a million bytes (`message.max.bytes`)."""
+_MAX_PRODUCERS = 10_000
+"""Of a run in a note, which whoever may commit in the group can write: each is fenced."""
 _SLICE_S = 1.0
 _CLAIM_ATTEMPTS = 30
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.05, 3.0
@@ -192,12 +198,12 @@ def _claim_once(
 
 
 def _note(producer: Producer, consumer: Consumer, notes: Notes) -> None:
-    if not notes:
-        return
-    producer.begin_transaction()
     offsets = [TopicPartition(topic, 0, 0, _to_text(connectors)) for topic, connectors in notes.items()]
-    producer.send_offsets_to_transaction(offsets, consumer.consumer_group_metadata(), _ANSWER_TIMEOUT_S)
-    producer.commit_transaction(_ANSWER_TIMEOUT_S)
+    for first in range(0, len(offsets), _NOTES_AT_ONCE):
+        producer.begin_transaction()
+        batch = offsets[first : first + _NOTES_AT_ONCE]
+        producer.send_offsets_to_transaction(batch, consumer.consumer_group_metadata(), _ANSWER_TIMEOUT_S)
+        producer.commit_transaction(_ANSWER_TIMEOUT_S)
 
 
 def _note_all_fenced(producer: Producer, consumer: Consumer, notes: Notes) -> None:
@@ -262,18 +268,32 @@ def _from_text(note: str | None, where: str) -> dict[str, RecordsOwner]:
         return {}
     try:
         return {
-            str(name): RecordsOwner(str(run), int(producers), str(who), tuple([(str(r), int(n)) for r, n in unfenced]))
+            str(name): RecordsOwner(
+                *_checked(run, producers), str(who), tuple([_checked(*other) for other in unfenced])
+            )
             for name, (run, producers, who, unfenced) in json.loads(note).items()
         }
-    except (ValueError, TypeError, AttributeError):
+    except (ValueError, TypeError, AttributeError, RecursionError):
         problem = f"the owner of records is noted in a way that this version does not know: {note[:200]}"
         advice = "another program commits in this group, or a newer version did: see docs/guarantees.md"
         raise HelenusError(Kind.STATE, problem, where, advice) from None
 
 
+def _checked(run: object, producers: object) -> tuple[str, int]:
+    """Return a run in a note, and how many producers it has. Raises ValueError if there is none like that."""
+    if not isinstance(run, str) or not run.startswith(PREFIX):
+        raise ValueError("the name of no run")
+    if not isinstance(producers, int) or not 0 < producers <= _MAX_PRODUCERS:
+        raise ValueError("the number of no run's producers")
+    return run, producers
+
+
 def _missing_topics(config: Mapping[str, str], topics: Collection[str], where: str) -> frozenset[str]:
     admin: AdminClient = new_client(AdminClient, client_settings(config), DeliveryReports(), where)
-    listed: dict[str, object] = admin.list_topics(timeout=_ANSWER_TIMEOUT_S).topics
+    try:
+        listed: dict[str, object] = admin.list_topics(timeout=_ANSWER_TIMEOUT_S).topics
+    except KafkaException as failure:
+        raise broker_error(failure.args[0], where) from None
     return frozenset(topics) - listed.keys()
 
 
