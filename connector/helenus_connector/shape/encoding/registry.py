@@ -7,7 +7,6 @@ while the registry is away: one that answers is asked first, as it may have lost
 
 from __future__ import annotations
 
-import base64
 import hashlib
 import json
 import os
@@ -17,13 +16,14 @@ from collections.abc import Callable, Mapping
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, Literal, Protocol
-from urllib.parse import quote, unquote, urlsplit
+from urllib.parse import quote
 
 import structlog
 from confluent_kafka.schema_registry import Schema, SchemaRegistryClient, SchemaRegistryError
 
 from helenus_connector.config.connector import ConnectorSettings
 from helenus_connector.shape.encoding._answer_limit import limit_answers
+from helenus_connector.shape.encoding._logins import log_in, split_logins
 from helenus_schemas.avro.compare import (
     has_times,
     incompatibility,
@@ -63,7 +63,7 @@ class Registry:
 
     def __init__(self, settings: ConnectorSettings, memory: Path, backup_directory: Path | None = None) -> None:
         # The client gets the login apart from the address: its errors, and the log of its library, show addresses.
-        self._url, self._logins = _split_logins(settings.value_converter_schema_registry_url)
+        self._url, self._logins = split_logins(settings.value_converter_schema_registry_url)
         config: dict[str, Any] = {"url": self._url, "timeout": 5, "max.retries": 0}
         if login := settings.value_converter_schema_registry_basic_auth_user_info:
             if self._logins:
@@ -200,7 +200,7 @@ class Registry:
             raise HelenusError(Kind.CONFIG, problem, files or self._url) from None
         if self._logins:
             # The library would send the first address's login to all. It follows no redirects.
-            client._rest_client.session.auth = partial(_log_in, self._logins)
+            client._rest_client.session.auth = partial(log_in, self._logins)
         return client
 
     def _choose_level(self, subject: str) -> None:
@@ -401,37 +401,3 @@ def _write_ids(path: Path, ids: Mapping[str, int]) -> None:
     with os.fdopen(file, "w") as out:
         json.dump(ids, out)
     Path(new).replace(path)
-
-
-def _split_logins(addresses: str) -> tuple[str, dict[str, str]]:
-    """Return addresses, with commas between them, without their logins; and by address its login, `user:password`."""
-    bare, logins = [], {}
-    for address in filter(None, addresses.split(",")):
-        parts = urlsplit(address)
-        login, _, server = parts.netloc.rpartition("@")
-        bare.append(parts._replace(netloc=server).geturl())
-        if login:
-            logins[bare[-1]] = ":".join(map(unquote, login.partition(":")[::2]))
-    return ",".join(bare), logins
-
-
-def _server_and_path(address: str) -> tuple[tuple[str, str | None, int | None], str]:
-    """Return an address's server, in one form for all ways to write it, and its path with a slash at the end."""
-    parts = urlsplit(address)
-    port = parts.port or {"http": 80, "https": 443}.get(parts.scheme)
-    return (parts.scheme, parts.hostname, port), parts.path.rstrip("/") + "/"
-
-
-def _log_in(logins: Mapping[str, str], request: Any) -> Any:
-    """Add the login of the address that a request of httpx is for, if it has one. Of several the longest counts."""
-    requested = _server_and_path(str(request.url))
-    with_login = ((address, _server_and_path(address)) for address in logins)
-    same = [
-        (path, address)
-        for address, (server, path) in with_login
-        if server == requested[0] and requested[1].startswith(path)
-    ]
-    address = max(same, default=("", None))[1]
-    if address is not None:
-        request.headers["Authorization"] = f"Basic {base64.b64encode(logins[address].encode()).decode()}"
-    return request
