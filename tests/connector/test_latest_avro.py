@@ -169,6 +169,16 @@ def test_subjects_without_a_schema_or_with_parts(tmp_path: Path, monkeypatch: py
     assert raised.value.kind is Kind.SCHEMA_MISSING
 
 
+def test_the_advice_for_a_missing_schema(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The command `schemas` refuses connectors with transforms, and others that are made as with these."""
+    none = {f"{part}.converter.use.latest.version": "false" for part in ("key", "value")}
+    for more, advice in ((none, "`helenus-connector schemas"), ({}, "let the connector register it once")):
+        registry = Registry(settings_of(**more), tmp_path / "ids")
+        monkeypatch.setitem(registry.__dict__, "_client", RegistryClient())
+        with pytest.raises(HelenusError, match=f"has not this schema.*{advice}"):
+            registry.register("s", json.dumps(KEY))
+
+
 @pytest.mark.parametrize(
     "more",
     [

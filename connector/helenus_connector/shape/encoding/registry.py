@@ -47,6 +47,9 @@ _UNAVAILABLE_S = 30.0
 _KEY = "value.converter.schema.registry"
 _PATH = f"check the path in {_KEY}.url, which is none for Confluent's registry and /apis/ccompat/v7 for Apicurio's"
 
+_PRINTED_SCHEMAS = "register what `helenus-connector schemas WORKER_PROPERTIES CONNECTOR_PROPERTIES` prints for it"
+_OWN_SCHEMAS = "what transforms or converters make is known from records only: let the connector register it once"
+
 
 class SchemaIds(Protocol):
     """Gives schemas their ids: see `Registry`."""
@@ -79,6 +82,7 @@ class Registry:
                 config[key] = str(file)
         self._config = config
         self._may_register = settings.value_converter_auto_register_schemas
+        self._way_to_register = _OWN_SCHEMAS if settings.has_transforms else _PRINTED_SCHEMAS
         self._normalizes = settings.value_converter_normalize_schemas
         self._memory = memory
         self._backup_directory = backup_directory
@@ -366,11 +370,8 @@ class Registry:
         if isinstance(error, SchemaRegistryError) and error.http_status_code in _REFUSED:
             return self._refusal(f"the registry refuses the schema: {error.error_message}", where)
         if isinstance(error, SchemaRegistryError) and error.http_status_code == 404 and not self._may_register:
-            problem = (
-                "the registry has not this schema, and value.converter.auto.register.schemas=false: register what "
-                "`helenus-connector schemas WORKER_PROPERTIES CONNECTOR_PROPERTIES` prints for it"
-            )
-            return HelenusError(Kind.SCHEMA_MISSING, problem, where)
+            problem = "the registry has not this schema, and value.converter.auto.register.schemas=false"
+            return HelenusError(Kind.SCHEMA_MISSING, f"{problem}: {self._way_to_register}", where)
         if isinstance(error, SchemaRegistryError):
             problem = f"the registry answered {error.http_status_code} {str(error.error_message)[:200]}"
             advice = _PATH if error.http_status_code == 404 else "read the registry's log"
