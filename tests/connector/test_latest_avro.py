@@ -151,18 +151,8 @@ def test_a_value_that_the_latest_schema_does_not_take(tmp_path: Path, monkeypatc
         Written(tmp_path, monkeypatch, {"type": "nothing"}, **LENIENT).record(int32(5), None, None)
 
 
-def test_subjects_without_a_schema_or_with_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_subject_without_a_schema(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     written = Written(tmp_path, monkeypatch)
-    latest_version = written.client.get_latest_version
-
-    def with_references(subject: str, form: str | None = None) -> Any:
-        latest = latest_version(subject)
-        latest.schema.references = [object()]
-        return latest
-
-    monkeypatch.setattr(written.client, "get_latest_version", with_references)
-    with pytest.raises(HelenusError, match="refers to others, which is not supported"):
-        written.record(int32(5), None, None)
     written.client.versions.clear()
     with pytest.raises(HelenusError) as raised:
         written.record(int32(5), None, None)

@@ -62,24 +62,41 @@ class MemoryRegistry(Registry):
 
 class RegistryClient:
     """Stands for confluent-kafka's SchemaRegistryClient. `versions` are the schemas of each subject, which a test may
-    set; `levels` are their compatibility levels, `level` that of the registry, `asked` the number of questions.
-    `may_set` says whether the login may set levels.
+    set, and `references` what a schema refers to, by its text: subjects and versions. `levels` are their compatibility
+    levels, `level` that of the registry, `asked` the number of questions. `may_set` says whether the login may set
+    levels.
     """
 
     def __init__(self) -> None:
         self.versions: defaultdict[str, list[str]] = defaultdict(list)
+        self.references: dict[str, list[tuple[str, int]]] = {}
         self.levels: dict[str, str] = {}
         self.level = "NONE"
         self.may_set = True
         self.asked = 0
 
     def get_latest_version(self, subject: str, fmt: str | None = None) -> Any:  # noqa: ARG002
-        self.asked += 1
         if not self.versions[subject]:
+            self.asked += 1
             raise SchemaRegistryError(404, 40401, "no such subject")
-        versions = self.versions[subject]
-        schema = SimpleNamespace(schema_str=versions[-1], schema_type="AVRO", references=[])
-        return SimpleNamespace(schema=schema, schema_id=len(versions))
+        return self.get_version(subject, len(self.versions[subject]))
+
+    def get_version(self, subject: str, version: int, deleted: bool = False) -> Any:  # noqa: ARG002
+        self.asked += 1
+        if not 0 < version <= len(self.versions[subject]):
+            raise SchemaRegistryError(404, 40402, "no such version")
+        return SimpleNamespace(schema=self._schema(self.versions[subject][version - 1]), schema_id=version)
+
+    def get_schema(self, schema_id: int) -> Any:
+        """Return a schema by its id: the version of the subject without a name."""
+        return self.get_version("", schema_id).schema
+
+    def _schema(self, text: str) -> Any:
+        references = [
+            SimpleNamespace(name=subject, subject=subject, version=version)
+            for subject, version in self.references.get(text, ())
+        ]
+        return SimpleNamespace(schema_str=text, schema_type="AVRO", references=references)
 
     def lookup_schema(self, subject: str, schema: Any, normalize_schemas: bool = False) -> Any:  # noqa: ARG002
         self.asked += 1

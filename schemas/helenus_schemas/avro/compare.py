@@ -11,8 +11,8 @@ from typing import Literal
 
 from helenus_schemas.avro.build import TABLE_ID, Schema
 
-_PRIMITIVE = {"null", "boolean", "int", "long", "float", "double", "bytes", "string"}
-_COMPLEX = ("record", "enum", "fixed", "array", "map", "error")
+PRIMITIVE = {"null", "boolean", "int", "long", "float", "double", "bytes", "string"}
+COMPLEX = ("record", "enum", "fixed", "array", "map", "error")
 _MAX_LEVELS = 200  # of JSON: three or four of each collection, or type, within another
 _MAX_PARTS = 10_000  # of a record: a table has few columns, and types few fields
 _NAMES = {"name", "namespace", "doc", "aliases", "cql_name", TABLE_ID}
@@ -36,7 +36,7 @@ def _in_full(schema: Schema, namespace: str, depth: int) -> Schema:
     if isinstance(schema, list):
         return [_in_full(part, namespace, depth) for part in schema]
     if isinstance(schema, str):
-        return schema if schema in _PRIMITIVE or "." in schema or not namespace else f"{namespace}.{schema}"
+        return schema if schema in PRIMITIVE or "." in schema or not namespace else f"{namespace}.{schema}"
     if not isinstance(schema, dict):
         return schema
     full = dict(schema)
@@ -46,7 +46,7 @@ def _in_full(schema: Schema, namespace: str, depth: int) -> Schema:
         namespace = own_namespace or field_namespace
         full["name"] = f"{namespace}.{short}" if namespace else short
     for part in ("type", "items", "values"):
-        if part in full and not (part == "type" and full[part] in _COMPLEX):
+        if part in full and not (part == "type" and full[part] in COMPLEX):
             full[part] = _in_full(full[part], namespace, depth)
     if "fields" in schema:
         if not isinstance(schema["fields"], list):

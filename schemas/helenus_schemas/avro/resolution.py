@@ -34,8 +34,8 @@ class _Comparison:
     """Compares two schemas, with the types that each of them names. `problems` yields what is wrong in a field."""
 
     def __init__(self, reader: Schema, writer: Schema) -> None:
-        self._readers = dict(_named(reader))
-        self._writers = dict(_named(writer))
+        self._readers = dict(named_types(reader))
+        self._writers = dict(named_types(writer))
         self._problems: dict[tuple[str, str], str | None] = {}
 
     def problems(self, reader: Schema, writer: Schema, field: str) -> Iterator[str]:
@@ -82,19 +82,19 @@ class _Comparison:
                 yield f"{path} has no default, and is not written"
 
 
-def _named(schema: Schema) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield the types that have a name, by it."""
+def named_types(schema: Schema) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield the types that have a name, with it, at any depth."""
     if isinstance(schema, list):
         for branch in schema:
-            yield from _named(branch)
+            yield from named_types(branch)
     elif isinstance(schema, dict):
         if "name" in schema and schema.get("type") in ("record", "enum", "fixed"):
             yield schema["name"], schema
         for part in ("type", "items", "values"):
             if isinstance(schema.get(part), (dict, list)):
-                yield from _named(schema[part])
+                yield from named_types(schema[part])
         for field in schema.get("fields", ()):
-            yield from _named(field["type"])
+            yield from named_types(field["type"])
 
 
 def _resolved(schema: Schema, named: dict[str, dict[str, Any]]) -> dict[str, Any]:

@@ -24,6 +24,7 @@ from confluent_kafka.schema_registry import Schema, SchemaRegistryClient, Schema
 from helenus_connector.config.connector import ConnectorSettings
 from helenus_connector.shape.encoding._answer_limit import limit_answers
 from helenus_connector.shape.encoding._logins import log_in, split_logins
+from helenus_connector.shape.encoding._references import avro_text
 from helenus_schemas.avro.compare import (
     has_times,
     incompatibility,
@@ -155,8 +156,9 @@ class Registry:
     def latest_as(self, schema_type: SchemaType, subject: str, schema: str | None) -> tuple[int, str]:
         """Return the id and the text of a subject's latest schema, that of Protobuf as the Base64 of its descriptor.
 
-        With a `schema` the registry is asked whether it is compatible. Raises as `register`, REGISTRY_REFUSED too for a
-        subject with a schema of another kind, or in Avro of several subjects' parts.
+        In Avro it has the types of the schemas that it refers to. With a `schema` the registry is asked whether it is
+        compatible. Raises as `register`, REGISTRY_REFUSED too for a subject with a schema of another kind, or in Avro
+        with a reference that leads nowhere.
         """
         form = "serialized" if schema_type == "PROTOBUF" else None
         latest = self._look_up(lambda: self._client.get_latest_version(subject, form), subject)
@@ -166,22 +168,30 @@ class Registry:
         latest_type = latest.schema.schema_type or "AVRO"
         if latest_type != schema_type:
             raise self._refusal(f"the subject's latest schema is {latest_type}", where)
-        if latest_type == "AVRO" and latest.schema.references:
-            problem = "the subject's latest schema refers to others, which is not supported: register it in one piece"
-            raise self._refusal(problem, where)
+        try:
+            text = str(latest.schema.schema_str) if latest_type != "AVRO" else self._avro_text(latest, subject)
+        except ValueError as error:
+            problem = f"the subject's latest schema can't be used: {error}"
+            raise HelenusError(Kind.REGISTRY_REFUSED, problem, where, "register another version") from None
         is_compatible = schema is None or self._request(
             lambda: self._client.test_compatibility(subject, Schema(schema, schema_type)), subject
         )
         if not is_compatible:
             raise self._refusal("the records' schema is not compatible with the subject's latest", where)
-        return self._request_id(lambda: latest.schema_id, subject), str(latest.schema.schema_str)
+        return self._request_id(lambda: latest.schema_id, subject), text
 
     def schema(self, schema_id: int) -> str | None:
-        """Return the schema with this id as text; None if the registry has none. Raises HelenusError if it can't be
-        asked.
+        """Return the schema with this id as text, with the types of those that it refers to; None if the registry has
+        none in Avro. Raises HelenusError if it can't be asked.
         """
         schema = self._look_up(lambda: self._client.get_schema(schema_id), f"of the schema with the id {schema_id}")
-        return None if schema is None or schema.schema_type not in (None, "AVRO") else str(schema.schema_str)
+        if schema is None or schema.schema_type not in (None, "AVRO"):
+            return None
+        try:
+            return avro_text(schema, "", self._version)
+        except ValueError as error:  # a record names the id, which may be any
+            _log.warning("registry.schema_unusable", schema_id=schema_id, error=str(error))
+            return None
 
     def close(self) -> None:
         """Close the connections to the registry."""
@@ -237,7 +247,7 @@ class Registry:
         if latest is None:
             return None
         try:
-            latest_schema, key = parsed(latest.schema.schema_str), parsed(schema)
+            latest_schema, key = parsed(self._avro_text(latest, subject)), parsed(schema)
         except ValueError:  # not an Avro schema: the registry decides whether ours is compatible
             return None
         is_kept = without_names(latest_schema) == without_names(key)
@@ -254,11 +264,18 @@ class Registry:
             return
         latest = self._look_up(lambda: self._client.get_latest_version(subject), subject)
         try:
-            problem = latest and other_times(parsed(latest.schema.schema_str), new)
+            problem = latest and other_times(parsed(self._avro_text(latest, subject)), new)
         except ValueError:  # of another kind than Avro
             return
         if problem:
             raise self._refusal(problem, f"{self._url}, subject {subject}")
+
+    def _avro_text(self, latest: Any, subject: str) -> str:
+        return avro_text(latest.schema, subject, self._version)
+
+    def _version(self, subject: str, version: int) -> Any:
+        # One that was deleted softly is still there for the schemas that refer to it.
+        return self._look_up(lambda: self._client.get_version(subject, version, deleted=True), subject)
 
     def _explain_mode(self, error: HelenusError, subject: str, schema: str) -> HelenusError:
         """Return a refusal with its cause if a handling mode was changed; other errors as they are."""
@@ -268,7 +285,7 @@ class Registry:
         if latest is None:
             return error
         try:
-            type_name = other_form(parsed(latest.schema.schema_str), parsed(schema))
+            type_name = other_form(parsed(self._avro_text(latest, subject)), parsed(schema))
         except ValueError:
             type_name = None
         if type_name is None:
