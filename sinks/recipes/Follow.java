@@ -1,9 +1,11 @@
+import com.fasterxml.jackson.databind.JsonNode;
 import com.fasterxml.jackson.databind.ObjectMapper;
 import java.io.FileDescriptor;
 import java.io.FileOutputStream;
 import java.io.IOException;
 import java.io.PrintStream;
 import java.net.URI;
+import java.net.URLEncoder;
 import java.net.http.HttpClient;
 import java.net.http.HttpRequest;
 import java.net.http.HttpResponse.BodyHandlers;
@@ -192,7 +194,23 @@ public class Follow {
     }
 
     private Schema schema(int id) throws IOException, InterruptedException {
-        var request = HttpRequest.newBuilder(URI.create(registry + "/schemas/ids/" + id));
+        return parse(ask("/schemas/ids/" + id), new Schema.Parser());
+    }
+
+    /** A schema, after those that it refers to: the parser keeps their types. The connector's own refer to none. */
+    private Schema parse(JsonNode schema, Schema.Parser parser) throws IOException, InterruptedException {
+        for (JsonNode reference : schema.path("references")) {
+            if (!parser.getTypes().containsKey(reference.get("name").asText())) {
+                String subject = URLEncoder.encode(reference.get("subject").asText(), StandardCharsets.UTF_8);
+                String version = reference.get("version").asText();
+                parse(ask("/subjects/" + subject.replace("+", "%20") + "/versions/" + version + "?deleted=true"), parser);
+            }
+        }
+        return parser.parse(schema.get("schema").asText());
+    }
+
+    private JsonNode ask(String path) throws IOException, InterruptedException {
+        var request = HttpRequest.newBuilder(URI.create(registry + path));
         if (login != null) {
             request.header("Authorization", login);
         }
@@ -200,6 +218,6 @@ public class Follow {
         if (answer.statusCode() != 200) {
             throw new IOException(registry + " answered " + answer.statusCode() + ": is that the registry's address?");
         }
-        return new Schema.Parser().parse(json.readTree(answer.body()).get("schema").asText());
+        return json.readTree(answer.body());
     }
 }

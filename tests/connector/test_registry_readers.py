@@ -13,12 +13,18 @@ from typing import Any
 
 import pytest
 from agent.writer import table_of
-from confluent_kafka.schema_registry import Schema, SchemaRegistryClient
+from confluent_kafka import Producer
+from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka.schema_registry import Schema, SchemaReference, SchemaRegistryClient
 from connector.test_converters import ADDRESS, JSON_SCHEMA, PROTOBUF, ROW, VALUE
 from connector.test_debezium_cassandra import collection, int32, text_key
+from records import Schemas
+from registry import Registry as RecipeRegistry
 from schemas.java import Program, plain
+from settings import parse_settings
 
 from helenus_connector.config.connector import ConnectorSettings
+from helenus_connector.connect_data.from_avro import AvroReader
 from helenus_connector.connect_data.schema import ConnectSchema
 from helenus_connector.converters.choice import make_converter
 from helenus_connector.interfaces.image import Image
@@ -38,6 +44,7 @@ pytestmark = pytest.mark.integration
 
 SOURCE = Path(__file__).with_name("RegistryReaders.java")
 SERDES = SOURCE.with_name("serdes.lock")
+RECIPES = Path(__file__).parents[2] / "sinks" / "recipes"
 AVRO = "io.confluent.connect.avro.AvroConverter"
 CONVERTERS = {"protobuf": PROTOBUF, "json": JSON_SCHEMA}
 TRANSFORM = {
@@ -45,6 +52,11 @@ TRANSFORM = {
     "transforms.h.type": "org.apache.kafka.connect.transforms.InsertHeader",
     "transforms.h.header": "h",
     "transforms.h.value.literal": "x",
+}
+USES_LATEST = {
+    "key.converter.use.latest.version": "true",
+    "value.converter.use.latest.version": "true",
+    "value.converter.auto.register.schemas": "false",
 }
 UUID = uuid.UUID("50554d6e-29bb-11e5-b345-feff819cdc9f")
 POINT = CqlType("udt", (parse("int"), parse("text")), True, "point", ("x", "y"))
@@ -186,7 +198,7 @@ ROWS: tuple[dict[str, bytes | None] | None, ...] = (
 
 @pytest.fixture(scope="module")
 def registry(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Status]:
-    with Stack(tmp_path_factory.mktemp("stack"), only=["registry"]) as stack:
+    with Stack(tmp_path_factory.mktemp("stack"), only=["kafka", "registry"]) as stack:
         yield stack.status()
 
 
@@ -258,15 +270,79 @@ def test_avro_in_the_latest_schema(registry: Status, program: Program, tmp_path:
         own = write_records(registry, tmp_path, "own", AVRO)
         client.register_schema(f"{topic}-key", client.get_latest_version("own-key").schema)
         client.register_schema(f"{topic}-value", Schema(json.dumps(latest), "AVRO"))
-        uses_latest = {f"{part}.converter.use.latest.version": "true" for part in ("key", "value")}
-        uses_latest["value.converter.auto.register.schemas"] = "false"
-        records = write_records(registry, tmp_path, topic, AVRO, **uses_latest)
+        records = write_records(registry, tmp_path, topic, AVRO, **USES_LATEST)
         assert [client.get_versions(f"{topic}-{part}") for part in ("key", "value")] == [[1], [1]]
     assert [record.key for record in records] == [record.key for record in own]
     row, empty, gone = read(program, registry, "avro", topic, records)
     number = {"scale": 2, "bigint": "0x04e2"}
     assert row[1] == {"text": COLUMNS["text"][2], "int": -(1 << 31), "more": "none", "decimal": number}
     assert (empty[1], gone[1]) == ({"text": None, "int": None, "more": "none", "decimal": None}, None)
+
+
+def test_avro_in_a_latest_schema_with_references(registry: Status, program: Program, tmp_path: Path) -> None:
+    """Types of other subjects, one of which refers to a third: read by Java, our own reader, and the recipes."""
+    topic = "references"
+    part = {"type": "record", "name": "Part", "fields": [{"name": "y", "type": ["null", "string"], "default": None}]}
+    spot = {
+        "type": "record",
+        "name": "Spot",
+        "namespace": "org.other",
+        "fields": [
+            {"name": "x", "type": ["null", "long"], "default": None},
+            {"name": "y", "type": ["null", "string"], "default": None},
+            {"name": "part", "type": ["null", "org.parts.Part"], "default": None},
+        ],
+    }
+    fields = [
+        {"name": "point", "type": ["null", "Spot"], "default": None},
+        {"name": "text", "type": ["null", "string"], "default": None},
+        {"name": "parts", "type": {"type": "array", "items": "org.parts.Part"}, "default": []},
+    ]
+    latest = {"type": "record", "name": "Order", "namespace": "org.other", "fields": fields}
+    references = [SchemaReference("org.other.Spot", "spots", 1), SchemaReference("org.parts.Part", "parts", 1)]
+    with closing(SchemaRegistryClient({"url": str(registry.registry_url)})) as client:
+        write_records(registry, tmp_path, "own", AVRO)
+        client.register_schema(f"{topic}-key", client.get_latest_version("own-key").schema)
+        client.register_schema("parts", Schema(json.dumps({**part, "namespace": "org.parts"}), "AVRO"))
+        client.register_schema("spots", Schema(json.dumps(spot), "AVRO", references[1:]))
+        value_id = client.register_schema(f"{topic}-value", Schema(json.dumps(latest), "AVRO", references))
+    row, empty, gone = records = write_records(registry, tmp_path, topic, AVRO, **USES_LATEST)
+    assert row.value is not None
+    assert empty.value is not None
+    assert gone.value is None
+    expected = [
+        {"point": {"x": -3, "y": "q", "part": None}, "text": COLUMNS["text"][2], "parts": []},
+        {"point": None, "text": None, "parts": []},
+        None,
+    ]
+    assert [value for _, value in read(program, registry, "avro", topic, records)] == expected
+    assert [value for _, value in follow(registry, tmp_path, topic, records)] == expected
+    url = {"value.converter.schema.registry.url": str(registry.registry_url)}
+    settings = ConnectorSettings.from_properties({"name": "n", "keyspace": "ks", "table": "t", **url}, "test")
+    with closing(Registry(settings, tmp_path / "ids")) as store:
+        reader = AvroReader(store.schema(value_id) or "", False)
+    assert [reader.decode(value[5:]) for value in (row.value, empty.value)] == expected[:2]
+    recipe = RecipeRegistry(parse_settings("", [], ["b", str(registry.registry_url), topic, "--once"]))
+    with closing(recipe._client):
+        schemas = Schemas(recipe.get_schema)
+        assert [schemas.read(value) for value in (row.value, empty.value)] == expected[:2]
+        assert str(recipe.columns(f"{topic}-value").types["point"]).startswith(
+            "struct<x: int64, y: string, part: struct<"
+        )
+
+
+def follow(status: Status, directory: Path, topic: str, records: list[Record]) -> list[tuple[Any, Any]]:
+    """Return what Follow.java prints of records' keys and values."""
+    brokers = {"bootstrap.servers": status.bootstrap_servers}
+    admin = AdminClient(brokers)
+    admin.create_topics([NewTopic(topic, 1, 1)])[topic].result()
+    producer = Producer(brokers)
+    for record in records:
+        producer.produce(topic, record.value, record.key)
+    assert producer.flush(60) == 0
+    program = Program(directory, RECIPES / "Follow.java", "avro", "kafka")
+    printed = program.run(status.bootstrap_servers, str(status.registry_url), topic, "--once")
+    return [tuple(map(json.loads, line.split("\t"))) for line in printed.split("\n") if line]
 
 
 @pytest.mark.parametrize("nulls", ["none", "optional", "wrapper"])
