@@ -41,6 +41,8 @@ class Change:
     schema: pa.Schema
     """All columns that the table needs, those of the key first; types have grown to hold the table's values too."""
     key: list[str]
+    partition_key: list[str]
+    """Those of the key that are the partition key's."""
     rows: pa.Table
     """Rows to insert or replace, with all columns of the schema."""
     deleted: pa.Table
@@ -188,6 +190,7 @@ class Batch:
         return Change(
             schema,
             list(self.key.types),
+            self.partition_key,
             _to_table(rows, schema),
             _to_table(deleted, key_schema),
             self.offsets,

@@ -1,4 +1,4 @@
-"""The stores that recipes fill, and the records that they are filled from, without servers."""
+"""The stores that recipes fill, and the records that they are filled from, without servers but for OpenSearch."""
 
 from __future__ import annotations
 
@@ -18,13 +18,14 @@ import batches
 import duckdb
 import pyarrow as pa
 from deltalake import DeltaTable
-from docs import chdb_process
+from docs import chdb_process, opensearch_node
 from pyiceberg.catalog import load_catalog
 from records import Schemas, read_columns, to_rows
 from settings import Settings
 from to_delta import Delta
 from to_duckdb import DuckDb
 from to_iceberg import Iceberg
+from to_opensearch import Index
 from to_parquet import Parquet
 
 from helenus_connector.config.connector import ConnectorSettings
@@ -113,7 +114,9 @@ class Publisher:
 
 @dataclass(frozen=True)
 class Store:
-    """A store in a directory: how a recipe opens it, and what it holds, read by something else than the recipe."""
+    """A store in a directory, or of a server under its name: how a recipe opens it, and what it holds, read by
+    something else than the recipe.
+    """
 
     target: Any
     words: Callable[[Path], list[str]]
@@ -191,6 +194,11 @@ STORES = {
         _clickhouse,
         empties="all",
         has_text=False,
+    ),
+    "opensearch": Store(
+        Index,
+        lambda d: [opensearch_node.SHARED.get().url, opensearch_node.SHARED.index_for(d)],
+        lambda d, _: opensearch_node.rows_of(opensearch_node.SHARED.get(), opensearch_node.SHARED.index_for(d)),
     ),
 }
 

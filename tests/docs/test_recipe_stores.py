@@ -30,7 +30,10 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore::ResourceWarning"),
     pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
 ]
-stores = pytest.mark.parametrize("store", STORES.values(), ids=STORES)
+OF_SERVERS = {"opensearch": pytest.mark.integration}
+stores = pytest.mark.parametrize(
+    "store", [pytest.param(store, id=name, marks=OF_SERVERS.get(name, ())) for name, store in STORES.items()]
+)
 EXAMPLES = max(5, settings.default.max_examples // 3)  # of each of five stores, in files
 slow = settings(suppress_health_check=list(HealthCheck), deadline=None, max_examples=EXAMPLES)
 INT, TEXT, DATE, TIMESTAMP = (CqlType(name) for name in ("int", "text", "date", "timestamp"))

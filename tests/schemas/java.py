@@ -39,9 +39,16 @@ class Program:
         """What it prints, with these arguments, of these lines."""
         return self._run([self._directory, *self._jars], self._main, *arguments, standard_input=lines)
 
+    def command(self, *arguments: str, options: Sequence[str] = ()) -> list[str]:
+        """The command that runs it, with options of Java's."""
+        return self._command([self._directory, *self._jars], self._main, *arguments, options=options)
+
+    def _command(self, path: Sequence[Path], main: str, *arguments: str, options: Sequence[str] = ()) -> list[str]:
+        usual = ["-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Duser.timezone=UTC"]
+        return [self._java, *usual, *options, "-cp", _path(path), main, *arguments]
+
     def _run(self, path: Sequence[Path], main: str, *arguments: str, standard_input: str = "") -> str:
-        options = ["-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Duser.timezone=UTC"]
-        command = [self._java, *options, "-cp", _path(path), main, *arguments]
+        command = self._command(path, main, *arguments)
         process = subprocess.run(command, input=standard_input, capture_output=True, encoding="utf-8")
         assert process.returncode == 0, process.stdout[-3000:] + process.stderr[-3000:]
         return process.stdout
