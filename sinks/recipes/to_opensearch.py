@@ -47,7 +47,7 @@ Result = TypeVar("Result")
 class Index:
     """An index of a server, or what an alias names."""
 
-    errors: tuple[type[Exception], ...] = (OpenSearchException,)
+    errors = (OpenSearchException,)
     limits: Limits = {}  # what a field can't hold stays in the document, without being indexed
 
     def __init__(self, settings: Settings) -> None:
@@ -183,7 +183,7 @@ class Index:
         return mapping
 
     def _search(self, query: Row, fields: list[str]) -> Iterator[Row]:
-        """Give the fields of all documents that a query finds. Raises Failure if a part of the index doesn't answer."""
+        """Give the fields of all documents that a query finds. Raises TransportError if a part of it can't."""
         body = {"query": query, "_source": fields, "size": _PAGE, "sort": ["_doc"]}
         page = self._client.search(
             index=self._name, body=body, params={"scroll": _SCROLL, "allow_partial_search_results": "false"}

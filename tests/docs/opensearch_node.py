@@ -26,18 +26,21 @@ _INDICES = 10
 
 
 class OpenSearchNode:
-    """A node with its data in a directory, to start, stop and kill. With a keystore it has TLS and wants LOGIN."""
+    """A node with its data in a directory, to start, stop and kill. With a keystore it has TLS and wants LOGIN.
 
-    def __init__(self, directory: Path, keystore: Path | None = None) -> None:
+    `program` may be ElasticsearchNode, which has neither.
+    """
+
+    def __init__(self, directory: Path, keystore: Path | None = None, program: str = "OpenSearchNode") -> None:
         self.port = _free_port()
         self.url = f"{'https' if keystore else 'http'}://localhost:{self.port}"
         self.log = directory / "node.log"
         classes = directory / "classes"
         classes.mkdir()
-        program = Program(classes, HERE / "OpenSearchNode.java", HERE / "opensearch.lock")
+        lock = HERE / f"{program.removesuffix('Node').lower()}.lock"
         security = [str(keystore), LOGIN] if keystore else []
         arguments = [str(directory / "home"), str(self.port), *security]
-        self._command = program.command(*arguments, options=[f"-Xmx{_HEAP}"])
+        self._command = Program(classes, HERE / f"{program}.java", lock).command(*arguments, options=[f"-Xmx{_HEAP}"])
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
@@ -69,19 +72,21 @@ class OpenSearchNode:
         self.ask("POST", f"{index}/_refresh")
         page: dict[str, Any] = {"size": 1000, "sort": ["_doc"], "query": {"match_all": {}}}
         answer = self.ask("POST", f"{index}/_search?scroll=1m", page)
-        found: list[dict[str, Any]] = []
+        sources: list[dict[str, Any]] = []
         while hits := answer["hits"]["hits"]:
-            found += [hit["_source"] for hit in hits]
+            sources += [hit["_source"] for hit in hits]
             answer = self.ask("POST", "_search/scroll", {"scroll": "1m", "scroll_id": answer["_scroll_id"]})
         self.ask("DELETE", "_search/scroll", {"scroll_id": [answer["_scroll_id"]]})
-        assert answer["hits"]["total"]["value"] == len(found) or len(found) >= 10_000
-        return found
+        assert answer["hits"]["total"]["value"] == len(sources) or len(sources) >= 10_000
+        return sources
 
 
 @contextmanager
-def running_node(directory: Path, keystore: Path | None = None) -> Iterator[OpenSearchNode]:
+def running_node(
+    directory: Path, keystore: Path | None = None, program: str = "OpenSearchNode"
+) -> Iterator[OpenSearchNode]:
     """Run a node until the end of the block."""
-    node = OpenSearchNode(directory, keystore)
+    node = OpenSearchNode(directory, keystore, program)
     node.start()
     try:
         yield node

@@ -1,4 +1,5 @@
 """The recipe for OpenSearch, on a server: repeated and late batches, items that are refused, restarts, TLS and logins.
+In `make test-long` on one of Elasticsearch too.
 
 docs/test_recipe_stores.py has what all stores have in common, test_recipes.py the recipe with Cassandra's table.
 """
@@ -9,6 +10,7 @@ import random
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -37,9 +39,9 @@ KEY = [Column("k", INT, "partition_key", 0), Column("c", INT, "clustering", 0)]
 TABLE = [*KEY, Column("v", TEXT)]
 
 
-@pytest.fixture(scope="module")
-def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[OpenSearchNode]:
-    with running_node(tmp_path_factory.mktemp("opensearch")) as node:
+@pytest.fixture(scope="module", params=["OpenSearchNode", pytest.param("ElasticsearchNode", marks=pytest.mark.long)])
+def node(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[OpenSearchNode]:
+    with running_node(tmp_path_factory.mktemp("node"), program=request.param) as node:
         yield node
 
 
@@ -149,18 +151,24 @@ def test_keys_longer_than_an_id(node: OpenSearchNode, index: str, opened: Open) 
 
 def test_a_search_by_each_kind_of_column(node: OpenSearchNode, index: str, opened: Open) -> None:
     """The mapping finds what a user looks for: words, exact text, numbers, times, and within types and maps."""
-    place = "frozen<tuple<text, int>>"
-    types = {"a": "text", "b": "bigint", "d": "double", "m": "frozen<map<text, int>>", "p": place, "t": "timestamp"}
+    types = {
+        "a": "text",
+        "b": "bigint",
+        "d": "double",
+        "m": "frozen<map<text, int>>",
+        "p": "frozen<tuple<text, int>>",
+        "t": "timestamp",
+    }
     publisher = Publisher()
     publisher.become([*KEY, *(Column(name, parse(kind)) for name, kind in types.items())])
-    values = [
+    rows = [
         ["Blue elm", 2**53 + 1, 0.5, {"one.two": 1, "": 2}, ("Elm", 5), 1_000],
         ["elm", 1, float("nan"), *[None] * 3],
     ]
-    for c, some in enumerate(values):
+    for c, values in enumerate(rows):
         raw = [
             None if value is None else cql_bytes(parse(kind), value)
-            for kind, value in zip(types.values(), some, strict=True)
+            for kind, value in zip(types.values(), values, strict=True)
         ]
         publisher.row(0, [cql_bytes(INT, 1), cql_bytes(INT, c)], raw)
     with opened() as target:
@@ -178,6 +186,30 @@ def test_a_search_by_each_kind_of_column(node: OpenSearchNode, index: str, opene
     ):
         hits = node.ask("POST", f"{index}/_search", {"query": query})["hits"]["hits"]
         assert sorted(hit["_source"]["c"] for hit in hits) == expected, query
+
+
+def test_types_of_the_user_s_own(node: OpenSearchNode, index: str, opened: Open) -> None:
+    """Fields that an index has stay, and get what they lack: an address, a number of a decimal, a map's entries."""
+    properties = {"a": {"type": "ip"}, "d": {"type": "double"}, "m": {"type": "nested"}}
+    node.ask("PUT", index, {"mappings": {"properties": properties}})
+    types = {"a": "inet", "d": "decimal", "m": "frozen<map<text, int>>"}
+    publisher = Publisher()
+    publisher.become([*KEY, *(Column(name, parse(kind)) for name, kind in types.items())])
+    for c, values in enumerate((["10.1.2.3", Decimal("1.50"), {"x": 1, "y": 2}], ["::1", Decimal(20), {"x": 2}])):
+        raw = [cql_bytes(parse(kind), value) for kind, value in zip(types.values(), values, strict=True)]
+        publisher.row(0, [cql_bytes(INT, 1), cql_bytes(INT, c)], raw)
+    with opened() as target:
+        fill(target, publisher, publisher.topic[0])
+    entry = {"bool": {"must": [{"term": {"m.key.keyword": "x"}}, {"term": {"m.value": 2}}]}}
+    node.ask("POST", f"{index}/_refresh")
+    for query, expected in (
+        ({"term": {"a": "10.0.0.0/8"}}, [0]),
+        ({"range": {"d": {"gt": 3}}}, [1]),
+        ({"nested": {"path": "m", "query": entry}}, [1]),
+    ):
+        hits = node.ask("POST", f"{index}/_search", {"query": query})["hits"]["hits"]
+        assert [hit["_source"]["c"] for hit in hits] == expected, query
+    assert documents(node, index)[1, 0]["d"] == "1.50"
 
 
 def test_a_document_that_is_refused_is_named(node: OpenSearchNode, index: str, opened: Open) -> None:
@@ -238,20 +270,20 @@ def test_a_server_that_refuses_for_a_while(
         block_deletes(node, index, True)
         storing = threading.Thread(target=target.store, args=(change,))
         storing.start()
-        said = ""
+        lines = ""
         try:
 
             def is_said() -> bool:
-                nonlocal said
-                said += capsys.readouterr().err
-                return "trying again" in said
+                nonlocal lines
+                lines += capsys.readouterr().err
+                return "trying again" in lines
 
             eventually(is_said, "the recipe says that it waits", every=0.1)
             assert sorted(documents(node, index)) == [(1, 0)]
         finally:
             block_deletes(node, index, False)
             storing.join()
-    assert "TOO_MANY_REQUESTS" in said
+    assert "TOO_MANY_REQUESTS" in lines
     assert sorted(documents(node, index)) == [(1, c) for c in range(3)]
     monkeypatch.setattr(to_opensearch, "_PATIENCE_S", 0)
     block_deletes(node, index, True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pickle
+import random
 import shutil
 import subprocess
 import sys
@@ -20,6 +21,7 @@ import pyarrow.ipc as ipc
 import pytest
 from chdb.session import Session
 from deltalake import DeltaTable
+from docs.opensearch_node import OpenSearchNode, rows_of, running_node
 from docs.recipe_stores import TOPIC as TOPIC_IN_MEMORY
 from docs.recipe_stores import Publisher
 from integration.pipeline import Lasting, Pipeline, write_properties
@@ -74,10 +76,10 @@ def is_on_the_topic(pipeline: Pipeline, session: Any) -> None:
 
 
 class Recipes:
-    """Runs each recipe of a topic, into stores in a directory."""
+    """Runs each recipe of a topic, into stores in a directory, and into an index that has the directory's name."""
 
-    def __init__(self, pipeline: Pipeline, table: str, directory: Path) -> None:
-        self.directory, self.name = directory, table.partition(".")[2]
+    def __init__(self, pipeline: Pipeline, table: str, directory: Path, node: OpenSearchNode) -> None:
+        self.directory, self.name, self.node = directory, table.partition(".")[2], node
         self._words = [pipeline.status.bootstrap_servers, pipeline.status.registry_url, f"data-{table}"]
         self._config = directory / "iceberg.properties"
         catalog = {"type": "sql", "uri": f"sqlite:///{directory}/catalog.db", "warehouse": f"file://{directory}"}
@@ -90,6 +92,7 @@ class Recipes:
             "to_parquet": [str(self.directory / "parquet")],
             "to_iceberg": ["local", f"ks.{self.name}", "--config", str(self._config)],
             "to_clickhouse": [str(self.directory / "clickhouse"), self.name],
+            "to_opensearch": [self.node.url, self.directory.name],
         }[recipe]
         command = [sys.executable, str(RECIPES / f"{recipe}.py"), *self._words, *words, *more]
         return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
@@ -123,6 +126,9 @@ class Recipes:
                 case "to_clickhouse":
                     of_store = "of_store"
                     db.register(of_store, self._clickhouse())
+                case "to_opensearch":
+                    of_store = "of_store"
+                    db.register(of_store, rows_of(self.node, self.directory.name))
             rows = db.sql(f"SELECT * FROM {of_store} ORDER BY k, c").to_arrow_table().to_pylist()
         return [{name: value for name, value in row.items() if not name.startswith("_")} for row in rows]
 
@@ -166,16 +172,22 @@ def _with_text(kind: pa.DataType) -> pa.DataType:
     return pa.string() if pa.types.is_binary(kind) else kind
 
 
-ALL = ["to_duckdb", "to_delta", "to_parquet", "to_iceberg", "to_clickhouse"]
+ALL = ["to_duckdb", "to_delta", "to_parquet", "to_iceberg", "to_clickhouse", "to_opensearch"]
 
 
-def test_each_store_becomes_the_table(pipeline: Pipeline, session: Any, tmp_path: Path) -> None:
+@pytest.fixture(scope="module")
+def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[OpenSearchNode]:
+    with running_node(tmp_path_factory.mktemp("opensearch")) as node:
+        yield node
+
+
+def test_each_store_becomes_the_table(pipeline: Pipeline, session: Any, tmp_path: Path, node: OpenSearchNode) -> None:
     for k in range(3):
         for c in "abc":
             session.execute(f"INSERT INTO {TABLE} ({NAMES}) VALUES ({k}, '{c}', {VALUES})")
     session.execute(f"INSERT INTO {TABLE} (k, c) VALUES (0, 'bare')")
     is_on_the_topic(pipeline, session)
-    recipes = Recipes(pipeline, TABLE, tmp_path)
+    recipes = Recipes(pipeline, TABLE, tmp_path, node)
     first = recipes.run()
     session.execute(f"ALTER TABLE {TABLE} ADD later text")
     session.execute(f"UPDATE {TABLE} SET t = 'new', later = 'x' WHERE k = 0 AND c = 'a'")
@@ -236,11 +248,11 @@ def marked(pipeline: Pipeline, session: Any) -> Iterator[Any]:
         yield session
 
 
-def test_markers_growth_and_kills(pipeline: Pipeline, marked: Any, tmp_path: Path) -> None:
+def test_markers_growth_and_kills(pipeline: Pipeline, marked: Any, tmp_path: Path, node: OpenSearchNode) -> None:
     """A recipe that runs all the while, and is killed; and all of them in two steps: no row too many, no field lost."""
     for name in ("one", "all"):
         (tmp_path / name).mkdir()
-    single_recipe, all_of_them = (Recipes(pipeline, MARKED, tmp_path / name) for name in ("one", "all"))
+    single_recipe, all_of_them = (Recipes(pipeline, MARKED, tmp_path / name, node) for name in ("one", "all"))
 
     def insert(k: int, c: int, place_literal: str = "{street: 'Elm'}") -> None:
         values = f"{k}, {c}, {10**20 + c}, {place_literal}, {{'at': {place_literal}}}"
@@ -309,6 +321,80 @@ def test_markers_growth_and_kills(pipeline: Pipeline, marked: Any, tmp_path: Pat
     eventually(lambda: agree() and is_on_the_topic(7), "the topic is empty but for one row")
     for rows in all_of_them.run().values():
         check(rows)
+
+
+KILLED = "recipes.killed"
+
+
+@pytest.fixture
+def killed(pipeline: Pipeline, session: Any) -> Iterator[Any]:
+    """A table whose connector has its defaults, under random statements."""
+    session.execute(f"CREATE TABLE {KILLED} (k int, c int, v text, n bigint, PRIMARY KEY (k, c)) WITH cdc = true")
+    with pipeline.connected({KILLED: {}}):
+        yield session
+
+
+def test_opensearch_through_kills(pipeline: Pipeline, killed: Any, tmp_path: Path, node: OpenSearchNode) -> None:
+    """The recipe and the server are killed and stopped in the middle of changes: the index becomes the table."""
+    seed = random.Random(7)
+    recipe = Recipes(pipeline, KILLED, tmp_path, node)
+
+    def write(number: int) -> None:
+        for n in range(100):
+            k, c = seed.randrange(8), seed.randrange(40)
+            match seed.choice(["row"] * 16 + ["gone", "gone", "range", "partition"]):
+                case "row":
+                    values = f"({k}, {c}, '{number} {n}', {10**15 * number + n})"
+                    killed.execute(f"INSERT INTO {KILLED} (k, c, v, n) VALUES {values}")
+                case "gone":
+                    killed.execute(f"DELETE FROM {KILLED} WHERE k = {k} AND c = {c}")
+                case "range":
+                    killed.execute(f"DELETE FROM {KILLED} WHERE k = {k} AND c > {c}")
+                case "partition":
+                    killed.execute(f"DELETE FROM {KILLED} WHERE k = {k}")
+
+    def start() -> subprocess.Popen[str]:
+        process = recipe.start("to_opensearch")
+        started.append(process)
+        return process
+
+    def is_the_table() -> bool:
+        assert process.poll() is None, process.communicate()[1]
+        documents = node.documents(tmp_path.name)
+        return sorted((d["k"], d["c"], d.get("v"), d.get("n")) for d in documents) == of_table()
+
+    def of_table() -> list[Any]:
+        return sorted(tuple(row) for row in killed.execute(f"SELECT k, c, v, n FROM {KILLED}"))
+
+    started: list[subprocess.Popen[str]] = []
+    try:
+        process = start()
+        for number, fault in enumerate(("kill", "server killed", "kill", "both", "server stopped", "none")):
+            write(number)
+            assert process.stdout is not None
+            assert " rows" in process.stdout.readline(), process.communicate()[1]
+            write(number)
+            if fault in ("kill", "both"):
+                process.kill()
+            if fault in ("server killed", "both"):
+                node.kill()
+            elif fault == "server stopped":
+                node.stop()
+            write(number)
+            if fault not in ("none", "kill"):
+                node.start()
+            if process.poll() is not None or fault in ("kill", "both"):
+                process = start()
+        eventually(lambda: not pipeline.differences(KILLED), "the topic has what the table has")
+        eventually(is_the_table, lambda: f"{len(node.documents(tmp_path.name))} documents of {len(of_table())} rows")
+        assert len(of_table()) > 20
+        killed.execute(f"TRUNCATE {KILLED}")
+        killed.execute(f"INSERT INTO {KILLED} (k, c) VALUES (100, 1)")
+        eventually(is_the_table, "the index has the row that was written after TRUNCATE")
+    finally:
+        for process in started:
+            process.kill()
+            process.communicate()
 
 
 @pytest.mark.long  # other readers of the same topic; each starts a JVM
