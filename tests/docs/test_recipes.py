@@ -29,6 +29,7 @@ WORDS = {
     "to_parquet": ["{}/parquet"],
     "to_iceberg": ["local", "ks.t", "--config", "{}/iceberg.properties"],
     "to_clickhouse": ["{}/clickhouse", "t"],
+    "to_opensearch": ["http://127.0.0.1:9", "t"],
 }
 """What is a recipe's own in its command line."""
 
