@@ -121,7 +121,9 @@ def _value(value: Any, kind: pa.DataType) -> Any:
         return float(value)
     if pa.types.is_temporal(kind):
         unit, ms = ("D", 86_400_000) if pa.types.is_date(kind) else ("ms", 1)
-        return value // ms if isinstance(value, int) else int(np.datetime64(value.rstrip("Z"), unit).astype(np.int64))
+        if isinstance(value, int):
+            return value // ms
+        return int(np.datetime64(value.rstrip("Z")).astype(f"datetime64[{unit}]").astype(np.int64))
     return value
 
 
