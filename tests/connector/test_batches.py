@@ -273,7 +273,7 @@ def test_due_keys_are_distributed_in_turns(query: Query, monkeypatch: pytest.Mon
     """No more than a batch may have events; and what a batch published is a waiting key's image no longer."""
     handed_out: list[list[UnconfirmedKey]] = []
 
-    def task(plan: QueryPlan, due_keys: dict[str, list[UnconfirmedKey]], may_wait: int, waits: object) -> None:
+    def task(plan: QueryPlan, due_keys: dict[str, list[UnconfirmedKey]], may_wait: int, *_: object) -> None:
         handed_out.append(due_keys.get(A, []))
 
     monkeypatch.setattr(batches, "topic_task", task)
@@ -414,7 +414,7 @@ def shown(task: Task) -> tuple[str, str | None]:
 def test_keys_that_cannot_be_read_are_shown_with_the_task(query: Query, monkeypatch: pytest.MonkeyPatch) -> None:
     """It runs, as other keys do; and no more of them wait than the driver holds."""
     room: list[int] = []
-    monkeypatch.setattr(batches, "topic_task", lambda plan, due_keys, may_wait, waits: room.append(may_wait))
+    monkeypatch.setattr(batches, "topic_task", lambda plan, due_keys, may_wait, *_: room.append(may_wait))
     monkeypatch.setattr(batches, "MOST_WAITING", 5)
     task = query.tasks[A]
     task.ready = True
@@ -446,7 +446,7 @@ def test_tasks_are_sent_the_settings_of_the_tables_that_they_read(
 
 def test_what_waits_at_the_gate_is_handed_to_the_next_batch(query: Query, monkeypatch: pytest.MonkeyPatch) -> None:
     handed_out: list[Any] = []
-    monkeypatch.setattr(batches, "topic_task", lambda plan, due_keys, may_wait, waits: handed_out.append(waits))
+    monkeypatch.setattr(batches, "topic_task", lambda plan, due_keys, may_wait, waits, *_: handed_out.append(waits))
     query.tasks[A].settings = ConnectorSettings.from_properties(
         {"name": "a", "keyspace": "ks", "table": "a", "output.format": "json", "gate": "quorum"}, "a"
     )
@@ -470,7 +470,7 @@ def test_a_change_that_is_overdue_after_planning_is_in_the_next_batch(
     """The next one has all partitions. If it has not, as of a topic that is gone, the change waits as after a try."""
     handed_out: list[list[tuple[str, bool]]] = []
 
-    def task(plan: QueryPlan, due_keys: object, may_wait: int, waits: dict[str, GateWaits]) -> None:
+    def task(plan: QueryPlan, due_keys: object, may_wait: int, waits: dict[str, GateWaits], *_: object) -> None:
         overdue = [waiting for topic_waits in waits.values() for waiting in topic_waits.overdue]
         handed_out.append(sorted((waiting.event.topic, waiting.is_recount) for waiting in overdue))
 

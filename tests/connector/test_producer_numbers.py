@@ -33,7 +33,7 @@ class NumberedLog:
 def logs(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[NumberedLog]]:
     logs: list[NumberedLog] = []
 
-    def make(_: object, __: object, number: int) -> NumberedLog:
+    def make(_: object, __: object, number: int, ___: bool) -> NumberedLog:
         logs.append(NumberedLog(number))
         return logs[-1]
 
@@ -46,7 +46,7 @@ def logs(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[NumberedLog]]:
 
 def plan(tmp_path: Path, run: str = "r1", producers: int = 4) -> Any:
     owner = RecordsOwner(f"helenus-default-{run}", producers, "me")
-    return SimpleNamespace(directory=str(tmp_path), group="default", owner=owner, worker=None)
+    return SimpleNamespace(exactly_once={}, directory=str(tmp_path), group="default", owner=owner, worker=None)
 
 
 def in_another_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, **more: Any) -> Any:

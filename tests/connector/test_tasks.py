@@ -66,7 +66,7 @@ class Kept:
 
     def run(self, table: str = "t") -> TopicResult:
         result = TopicResult(f"events-ks.{table}")
-        plan: Any = SimpleNamespace(directory="plan", group="default", owner=None)
+        plan: Any = SimpleNamespace(directory="plan", group="default", owner=None, exactly_once={})
         tasks._run(plan, settings(table), [object()], [], True, result)  # type: ignore[list-item]
         return result
 
@@ -205,8 +205,8 @@ def test_the_schemas_version_is_asked_for_once_before_events_are_read(
         tasks, "request_version", lambda session: version_requests.append(session) or len(version_requests)
     )
     for stage_key, reused in task_caches.stages.items():
-        reused.value.run = lambda *args, name=stage_key[-1]: version_by_topic.update({name: args[-1]}) or BatchOutcome()
-    plan: Any = SimpleNamespace(directory="plan", group="default", owner=None)
+        reused.value.run = lambda *args, name=stage_key[-1]: version_by_topic.update({name: args[-2]}) or BatchOutcome()
+    plan: Any = SimpleNamespace(directory="plan", group="default", owner=None, exactly_once={})
     topics = [f"events-ks.{table}" for table in ("t", "u", "v", "new")]
     parts: Any = SimpleNamespace(parts=[SimpleNamespace(ranges=[SimpleNamespace(topic=topic) for topic in topics])])
     answers: dict[int, Any] = {}
@@ -246,7 +246,7 @@ def test_of_what_an_earlier_run_has_read_only_changes_go_on(task_caches: Kept, m
     values += [encode(Change(None, "n", Scope.GAP)), encode(Change("no md5", "n", Scope.ROW, foreign=True))]
     events = [Event("t", p, offset, 0, b"k", value) for p in (0, 1) for offset, value in enumerate(values)]
     result = TopicResult("events-ks.t", read={0: len(values), 1: 1})
-    plan: Any = SimpleNamespace(directory="plan", group="default", owner=None)
+    plan: Any = SimpleNamespace(directory="plan", group="default", owner=None, exactly_once={})
     tasks._run(plan, settings("t"), events, [], True, result)
     gone = [(event.partition, event.offset) for event in events if event not in ran[0]]
     assert gone == [(0, 0), (0, 1), (0, 6), (1, 0)]

@@ -71,6 +71,10 @@ class ConnectorKeys(StateSettings):
     """The table, which needs `cdc = true`; or a list of names and regular expressions."""
     table_refresh_interval_ms: Annotated[Milliseconds, Group("Table", "LOW", expert=True)] = 10_000
     """How often to look for new tables that match `table`."""
+    exactly_once_support: Annotated[Literal["disabled", "requested", "required"], Group("Common")] = "disabled"
+    """Whether each batch is published once, as a transaction with the positions of its events; consumers then read with
+    `isolation.level=read_committed`. `requested`: where the broker and the other settings allow it; `required`: the
+    connector does not run without."""
     query_group: Annotated[str, AfterValidator(_patterns.check_group), Group("Common", "LOW")] = "default"
     """Connectors of one group share a streaming query. Slow tables of another group do not hold them up."""
     events_topic: Annotated[str, Group("Topics", "HIGH")] = ""

@@ -31,6 +31,8 @@ from helenus_schemas.errors import HelenusError
 Problems = Iterator[tuple[str, str]]
 _STRATEGIES = [f"{part}.converter.{part}.subject.name.strategy" for part in ("key", "value")]
 _DATA_TOPIC, _KEY_COLUMNS, _DEFAULT_FORMAT = "data.topic", "message.key.columns", "key-value-avro"
+_LONGEST_BATCH_S = 600
+"""In which a batch is read that is one transaction, at `query.max.rate`: brokers abort one after fifteen minutes."""
 _TRUE = ("true", "1", "t", "yes", "y", "on")  # as pydantic reads them
 _WITHOUT_ENVELOPE = {None, *get_args(Format)} - set(ENVELOPES)  # None: the default, of which `output.format=` is none
 
@@ -90,6 +92,21 @@ def _check_converters(connector: ConnectorProperties) -> Problems:
                 make_converter(name, side == "key", own, NO_SCHEMAS)
             except HelenusError as error:
                 yield f"{side}.converter", f"{error.what}{f': {error.advice}' if error.advice else ''}"
+
+
+def _check_exactly_once(connector: ConnectorProperties) -> Problems:
+    support = connector.text("exactly.once.support")
+    if support == "required" and connector.text("state") in ("keys", "rows"):
+        yield "exactly.once.support", f"state={connector.text('state')} is kept by Spark, outside of the transactions"
+    rate, size = connector.text("query.max.rate"), connector.text("max.batch.size")
+    if support not in ("requested", "required") or not rate.isdigit() or int(rate) == 0:
+        return
+    largest = int(rate) * _LONGEST_BATCH_S
+    if not size or (size.isdigit() and int(size) > largest):
+        yield (
+            "max.batch.size",
+            f"with exactly.once.support={support} a batch is one transaction: give {largest} at most",
+        )
 
 
 def _check_format(connector: ConnectorProperties) -> Problems:
@@ -267,6 +284,7 @@ _WITHOUT_TRANSFORMS = (
 RULES: tuple[Callable[[ConnectorProperties], Problems], ...] = (
     _check_converters,
     _check_format,
+    _check_exactly_once,
     _check_resolver,
     _check_key_compat,
     _check_payload,

@@ -41,12 +41,17 @@ _POSITIONS = "positions, and connectors that come over REST, are kept in checkpo
 # Keys of Kafka Connect's workers.
 _ALIASES: Mapping[str, str | Alias] = {
     "group.id": Alias(why="each worker has a checkpoint.dir of its own"),
-    "offset.storage.*": Alias(why=_POSITIONS),
+    "offset.storage.file.filename": Alias(why=_POSITIONS),
+    "offset.storage.partitions": Alias(why="each connector has a topic of its own, of one partition"),
     "offset.flush.*": Alias(why=_POSITIONS),
     "config.storage.*": Alias(why=_POSITIONS),
     "status.storage.*": Alias(why=_POSITIONS),
     "plugin.path": Alias(why="the connector is all there is"),
 }
+
+
+_NO_TOPIC = re.compile(r"[^a-zA-Z0-9._-]")
+"""What no name of a topic of Kafka's has."""
 
 
 class WorkerSettings(PulsarSettings, KafkaSettings, LogSettings):
@@ -70,6 +75,11 @@ class WorkerSettings(PulsarSettings, KafkaSettings, LogSettings):
     fence_writers: Annotated[bool, Group("Kafka", "LOW")] = True
     """Whether brokers refuse the records of a worker, or of a task, that another one has replaced. Records are then
     written in transactions; the login needs [rights](security.md#rights-in-kafka) for that."""
+    offset_storage_topic: Annotated[str, Group("Kafka")] = "helenus-offsets"
+    """How the names of topics begin with what waits of connectors that publish exactly once; the connector's name
+    follows."""
+    offset_storage_replication_factor: Annotated[ReplicationFactor, Group("Kafka")] = -1
+    """Replication factor of these topics. -1: the brokers' default."""
     pulsar_key_based_batcher: Annotated[bool, Group("Pulsar", "LOW")] = False
     """Whether a batch has records of one key only. Consumers that share a subscription of type `Key_Shared` need that,
     or they get other consumers' keys; records then cost much more CPU."""
@@ -230,6 +240,10 @@ class WorkerSettings(PulsarSettings, KafkaSettings, LogSettings):
             self._own,
         )
         return Model(settings, places[self.log], places[self.log_of_data], allowed, self.plugin_packages)
+
+    def journal_topic(self, connector: str) -> str:
+        """Return the topic with what waits of a connector that publishes exactly once."""
+        return f"{self.offset_storage_topic}-{_NO_TOPIC.sub(lambda match: f'_{ord(match[0]):x}_', connector)}"
 
     @property
     def producer_config(self) -> dict[str, str]:

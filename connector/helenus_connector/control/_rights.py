@@ -47,5 +47,8 @@ def _writes(worker: WorkerSettings, table: ConnectorSettings, partitions: int) -
     yield TopicUse(table.data, ("WRITE",), partitions, data_factor)
     if not table.markers:
         yield TopicUse(marker_topic(table.data), ("WRITE",), partitions, data_factor)
+    if table.exactly_once_support != "disabled":
+        journal_factor = worker.offset_storage_replication_factor
+        yield TopicUse(worker.journal_topic(table.name), ("WRITE", "READ"), 1, journal_factor)
     if table.has_dead_letters:
         yield TopicUse(table.dead_letters, ("WRITE",), 1, factor)

@@ -28,7 +28,8 @@ class QueryPlan:
     fence. `tables` has the epochs of all tables of the group, also of those that don't run now. `directory` is the
     run's own, made on each host. `logging` is how the driver reports: its planner and workers do so too. `places`, in a
     query with state, has for each partition the number by which its events are grouped. `owner` is whose producers
-    write, where others are fenced.
+    write, where others are fenced. `exactly_once` are the topics of which each batch is one transaction, each with the
+    offsets, by partition, from which on a run reads past events.
     """
 
     worker: WorkerSettings
@@ -42,6 +43,7 @@ class QueryPlan:
     tables: dict[str, int] = field(default_factory=dict)
     places: tuple[int, ...] = ()
     owner: RecordsOwner | None = None
+    exactly_once: dict[str, dict[str, int]] = field(default_factory=dict)
     logging: Setup = field(default_factory=setup)
 
     @property
@@ -54,7 +56,8 @@ class QueryPlan:
         of tables, and takes some ms to send.
         """
         connectors = {topic: self.connectors[topic] for topic in topics if topic in self.connectors}
-        return replaced(self, connectors=connectors, held={}, epochs={})
+        once: dict[str, dict[str, int]] = {topic: {} for topic in self.exactly_once}  # the planner has read the past
+        return replaced(self, connectors=connectors, held={}, epochs={}, exactly_once=once)
 
     # These are asked for in each batch, and of hundreds of tables they take a while.
     @cached_property

@@ -89,6 +89,13 @@ class HeldPositions:
         with self._lock:
             return {topic: self._epochs.get(topic, 0) for topic in topics}
 
+    def raise_epoch(self, topic: str, epoch: int) -> None:
+        """Note that `move` was called at least so often, as somebody knows who kept it elsewhere."""
+        with self._lock:
+            if epoch > self._epochs.get(topic, 0):
+                self._epochs[topic] = epoch
+                self._save_epochs()
+
     def hold(self, topic: str, starts: Mapping[str, int], epoch: int = 0) -> bool:
         """Hold partitions where a batch was to read them from, and did not. Returns False, and holds nothing, if the
         topic was moved since the batch was planned, in its `epoch`.
@@ -134,9 +141,13 @@ class HeldPositions:
             former = overlaid(overlaid(committed(self.checkpoint), self._released), self._offsets).get(topic, {})
             self._save({**self._offsets, topic: {**dict.fromkeys(former, GONE), **offsets}})
             self._epochs[topic] = self._epochs.get(topic, 0) + 1
-            durable.save(self._epochs_file, self._epochs, _VERSION, "which offsets were altered", "epochs.after-write")
+            self._save_epochs()
             if connector is not None:  # last: one that begins anew once more misses nothing
                 self.owners.assign({topic: (connector, former)})
+
+    def _save_epochs(self) -> None:
+        durable.make_directory(self._epochs_file.parent)
+        durable.save(self._epochs_file, self._epochs, _VERSION, "which offsets were altered", "epochs.after-write")
 
     def _sync_plan(self) -> None:
         """Write to disk where Spark's batch ends, before the note that it is not done is removed from there."""

@@ -215,6 +215,24 @@ class WaitingChanges:
                 self._add(replace(waiting))
             self._save(math.inf)
 
+    def awaited_changes(self, topic: str) -> set[bytes]:
+        """Return the ids of the changes that wait at an events topic's gate."""
+        with self._lock:
+            return {waiting.id for waiting in self._topics.get(topic, ())}
+
+    def restore(self, topic: str, changes: Iterable[GateState]) -> None:
+        """Have the changes of an events topic be those that these batches left, in their order; the first begins with
+        none. The `since` of a change is for how long it has waited by then, s.
+        """
+        with self._lock:
+            self._topics.pop(topic, None)
+            for state in changes:
+                waited_s = [waiting.since for waiting in state.waits]
+                self.apply(topic, state, None, 0.0)
+                for waiting, age_s in zip(state.waits, waited_s, strict=True):
+                    if self._topics[topic].has(waiting):  # else it is a report of one that waits
+                        self._topics[topic].add(waiting, age_s)
+
     def drop(self, topics: Collection[str]) -> None:
         """Another query goes on with these topics. Raises HelenusError(STATE)."""
         with self._lock:

@@ -146,6 +146,6 @@ class GateBatch(Protocol):
     ) -> int:
         """End the wait of verified changes, and of those that a read finally did not show; return the latter's events.
 
-        Called once, after `save`, with what the resolver found of the changes that were admitted with `verifying`.
+        Called once, before `save`, with what the resolver found of the changes that were admitted with `verifying`.
         """
         ...

@@ -104,8 +104,9 @@ class ResolverBatch(Protocol):
     def confirm(self) -> ResolverOutcome:
         """Mark at the gate what is published and confirmed, and return which keys wait.
 
-        Called once, after the log has acknowledged the flush: every appended record is durable by then. The returned
-        keys are durable only once the driver has applied and saved them.
+        Called once, after the log has acknowledged the flush: every appended record is durable by then, or it is in a
+        transaction, which is committed before the marks are saved. The returned keys are durable only once the driver
+        has applied and saved them, or with that transaction.
         """
         ...
 
@@ -125,6 +126,12 @@ class Resolver(Protocol):
 
         Called once per batch; it consumes `changes` to the end. Changes of one key become one ResolvedKey. `table` is
         the definition to begin with, which may be outdated; the table was created at `created_at`, s since the epoch.
+        """
+        ...
+
+    def note_past(self, admitted: AdmittedChange) -> bool:
+        """Note a change that an earlier run has done, before any batch that follows it. Return whether its read may
+        have been believed for its age alone.
         """
         ...
 

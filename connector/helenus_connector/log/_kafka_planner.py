@@ -23,6 +23,7 @@ from helenus_connector.log._kafka_client import NO_ANSWER_ADVICE, TIMEOUT_S, TRA
 from helenus_connector.log._kafka_watch import WAITS_S, Place, TopicWatch
 from helenus_connector.log.events import OffsetRange, Offsets, pace_s
 from helenus_schemas.errors import HelenusError, Kind
+from helenus_sinks.kafka.groups import LOOSE
 
 _UNKNOWN = (KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_PARTITION, KafkaError._UNKNOWN_TOPIC)
 _NO_ID = "AAAAAAAAAAAAAAAAAAAAAA"  # of brokers before 2.8
@@ -264,7 +265,7 @@ class KafkaPlanner:
         }
         if not moved:
             return
-        topic_partitions = [TopicPartition(t, int(p), o) for t, ps in moved.items() for p, o in ps.items()]
+        topic_partitions = [TopicPartition(t, int(p), o, LOOSE) for t, ps in moved.items() for p, o in ps.items()]
         group_offsets = [ConsumerGroupTopicPartitions(group, topic_partitions)]
         with kafka_errors(self._where):
             commits = self._admin.alter_consumer_group_offsets(group_offsets, request_timeout=TIMEOUT_S)

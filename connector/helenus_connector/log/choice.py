@@ -24,6 +24,10 @@ if TYPE_CHECKING:
 
     from helenus_sinks.pulsar.config import PulsarConfig
 
+_OF_WHOLE_BATCHES = {"transaction.timeout.ms": "900000", "message.max.bytes": "1040000"}
+"""As long as brokers allow unless set (`transaction.max.timeout.ms`); and some more than librdkafka's million, which
+events may have, but not more than topics take.
+"""
 _LINGER_S = 0.1  # until the flush of a batch, which does not wait for it
 
 
@@ -37,9 +41,14 @@ def data_log(worker: WorkerSettings) -> Log:
     return _log(worker, worker.log_of_data, is_by_key=worker.pulsar_key_based_batcher)
 
 
-def owned_data_log(worker: WorkerSettings, owner: RecordsOwner, number: int) -> OwnedKafkaLog:
-    """Return the same for the producer `number` of an `owner`, on Kafka. Raises as `events_log`."""
-    log = OwnedKafkaLog(worker.producer_config, owner, number)
+def owned_data_log(
+    worker: WorkerSettings, owner: RecordsOwner, number: int | str, whole_batches: bool = False
+) -> OwnedKafkaLog:
+    """Return the same for the producer `number` of an `owner`, or of its DRIVER, on Kafka. With `whole_batches` each of
+    its transactions is a whole batch, and may have an entry of a journal with an event. Raises as `events_log`.
+    """
+    more = _OF_WHOLE_BATCHES if whole_batches else {}
+    log = OwnedKafkaLog({**more, **worker.producer_config}, owner, number)
     log.replication_factor = worker.topic_creation_default_replication_factor
     return log
 

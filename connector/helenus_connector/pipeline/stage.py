@@ -6,12 +6,13 @@
                                                               7 hand back  what waits, to the driver
 
 The order is what keeps everything: nothing is marked before the flush is acknowledged, and whatever raises before that
-leaves the same events to be done again.
+leaves the same events to be done again. Where a batch is a transaction, a commit of the records with what waits comes
+between 5 and 6.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,9 +25,11 @@ from helenus_connector.gate.replicas import Replicas
 from helenus_connector.interfaces.event import Event
 from helenus_connector.interfaces.gate import NOTHING_WAITS, Gate, GateWaits, Intake
 from helenus_connector.interfaces.resolver import Resolver, ResolverBatch, SchemaChanged
+from helenus_connector.pipeline._past_events import note_past
 from helenus_connector.pipeline._publisher import Publisher
 from helenus_connector.pipeline._record_appender import RecordAppender
 from helenus_connector.pipeline._table_version import TableVersion, TableVersions
+from helenus_connector.pipeline._transaction import Transaction
 from helenus_connector.pipeline._undeliverable import Undeliverable
 from helenus_connector.pipeline.batch_outcome import BatchOutcome
 from helenus_connector.reread.resolver import RereadResolver
@@ -89,11 +92,12 @@ class Stage:
         may_wait: int = MOST_WAITING,
         gate_waits: GateWaits = NOTHING_WAITS,
         version_request: Any = None,
+        transaction: Transaction | None = None,
     ) -> BatchOutcome:
         """Do one batch. `due_keys` are unconfirmed keys of the same partitions, to be read again. `trust_images` says
         that no earlier attempt at this batch can have published something newer than a due key's image. At most
         `may_wait` keys with events are left to wait because they can't be read. `gate_waits` is what waits at the gate,
-        and `version_request` as in `read_definition`.
+        and `version_request` as in `read_definition`. With a `transaction`, the Log is that of its records.
 
         Raises HelenusError; then nothing is marked, and the batch is to be repeated or the connector stopped.
         """
@@ -102,8 +106,7 @@ class Stage:
         version = self._version
         # 1. gate: the resolver takes what goes on.
         gate_batch = self._gate.begin_batch(version.codec, version.created_at, gate_waits)
-        intake = gate_batch.intake
-        admitted = gate_batch.admit(events)
+        intake, admitted = gate_batch.intake, gate_batch.admit(events)
         batch = self._resolver.begin_batch(version.table, version.codec, admitted, due_keys, version.created_at)
         if intake.poison:
             self._renew(batch)  # or is it of a table that the node that was asked does not know yet?
@@ -113,18 +116,29 @@ class Stage:
         while outcome is None:  # the last attempt raises
             attempts += 1
             is_last = attempts == _ATTEMPTS
-            outcome = self._attempt(batch, intake, trust_images and attempts == 1, may_wait, is_last)
+            # Of a former attempt some records may be durable, unless it was a transaction.
+            is_trusted = trust_images and (attempts == 1 or transaction is not None)
+            outcome = self._attempt(batch, intake, is_trusted, may_wait, is_last, transaction)
+            if outcome is None and transaction is not None:
+                transaction.abort()
         reach("connector.after-flush")
+        resolved = batch.confirm()
+        outcome.add(resolved)
+        outcome.dropped += gate_batch.settle_verified(resolved.verified_changes, resolved.unseen_changes)
+        if transaction is not None:
+            transaction.commit(outcome, FLUSH_TIMEOUT_S)
         # 6. mark: from here on, copies of what was published are dropped.
-        resolver_outcome = batch.confirm()
         gate_batch.save()
         reach("connector.after-mark")
-        # 7. hand back
-        outcome.add(resolver_outcome)
-        outcome.dropped += gate_batch.settle_verified(
-            resolver_outcome.verified_changes, resolver_outcome.unseen_changes
-        )
-        return outcome
+        return outcome  # 7. hand back
+
+    def note_past(
+        self, events: Sequence[Event], waiting: Collection[bytes], at_gate: Collection[bytes], version_request: Any
+    ) -> None:
+        """Note past events, as `_past_events` says, before those that follow. Raises as `run`."""
+        self._replicas.check()
+        self._versions.follow(self.log, version_request)
+        note_past(self._gate, self._resolver, self._version, events, waiting, at_gate)
 
     def close(self) -> None:
         """Close all but the session and the Log, which others use too."""
@@ -142,7 +156,13 @@ class Stage:
         batch.use_table(self._version.table, self._version.codec)
 
     def _attempt(
-        self, batch: ResolverBatch, intake: Intake, trust_images: bool, may_wait: int, is_last: bool
+        self,
+        batch: ResolverBatch,
+        intake: Intake,
+        trust_images: bool,
+        may_wait: int,
+        is_last: bool,
+        transaction: Transaction | None,
     ) -> BatchOutcome | None:
         """Do steps 2 to 5. Returns None if they are to be repeated; if it `is_last` that is an error."""
         outcome = BatchOutcome(read=intake.read, confirmed=intake.confirmed, outdated=intake.outdated, gaps=intake.gaps)
@@ -157,10 +177,11 @@ class Stage:
             for group in batch.resolve(trust_images, may_wait):
                 has_read_rows = has_read_rows or any(resolved_key.is_read for resolved_key in group[:1])
                 self._publisher.publish(self.log, batch, group, outcome)  # 3. shape, 4. append
-                self.log.keep_short(FLUSH_TIMEOUT_S)
+                if transaction is None:
+                    self.log.keep_short(FLUSH_TIMEOUT_S)
             outcome.dead_lettered += self._undeliverable.bury_events(self.log, intake.poison)
             if not (has_read_rows and self._versions.is_altered()):
-                self.log.flush(FLUSH_TIMEOUT_S)  # 5. flush
+                (self.log if transaction is None else transaction).flush(FLUSH_TIMEOUT_S)  # 5. flush
                 return outcome
             if is_last:
                 problem = "the table is altered over and over, or nodes do not agree on it"

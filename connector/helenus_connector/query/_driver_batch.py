@@ -23,7 +23,7 @@ from helenus_connector.pipeline.batch_outcome import BatchOutcome
 from helenus_connector.query import _spark_job as job
 from helenus_connector.query._batch_limits import TaskRanges
 from helenus_connector.query._spark_job import SparkJobs
-from helenus_connector.query._worker_task import TopicResult, topic_task
+from helenus_connector.query._worker_task import TopicResult, WaitingOfTopic, topic_task
 from helenus_connector.query.batch_metrics import GapLog, count_outcome, note_failed_attempt
 from helenus_connector.unconfirmed.keys import UnconfirmedKeys
 from helenus_connector.unconfirmed.unconfirmed_key import MOST_WAITING, TopicPartition, UnconfirmedKey
@@ -44,7 +44,8 @@ class DriverBatches:
     `refresh_plan` returns the plan as it is now and the tasks by events topic, and saves the plan for the planner. So
     does `begin_batch`, with which a batch begins; `refresh_plan` follows its outcome, so that the planner never goes by
     a plan from before that. `unconfirmed` and what is `waiting` at the gates outlive the query. `lost` is called with a
-    task and why changes of its table are missing, before the batch ends.
+    task and why changes of its table are missing, before the batch ends; `note_journal` with how many bytes a batch has
+    written to the query's journal, after its outcome is applied.
     """
 
     def __init__(
@@ -55,6 +56,7 @@ class DriverBatches:
         unconfirmed: UnconfirmedKeys,
         waiting: WaitingChanges,
         lost: Callable[[Task, str], None],
+        note_journal: Callable[[int], None] = lambda _: None,
     ) -> None:
         self._refresh_plan = refresh_plan
         self._begin_batch = begin_batch
@@ -62,10 +64,13 @@ class DriverBatches:
         self.unconfirmed = unconfirmed
         self.waiting = waiting
         self._lost = lost
+        self._note_journal = note_journal
         self._used_plan: QueryPlan | None = None
         self._written_due: tuple[float | None, Path | None] = None, None
-        unconfirmed.forget_images()  # what a failed batch published is not known
         plan, _ = refresh_plan()
+        self._plan = plan
+        # What a failed batch published is not known, unless it was a transaction.
+        unconfirmed.forget_images(keeps=plan.exactly_once)
         self._last_batch_id = latest(plan.checkpoint)
         # Gaps before that were counted by an earlier run.
         self._start_offsets = overlaid(committed(plan.checkpoint), held_positions.offsets())
@@ -73,6 +78,8 @@ class DriverBatches:
         self._shown_counts: dict[str, tuple[float, ...]] = {}
         # Of due keys and overdue changes of the last batch, which it lacked:
         self._absent_partitions: set[TopicPartition] = set()
+        # By topic the partitions of which events are read that an earlier run has read; none before the first batch:
+        self._past_partitions: dict[str, set[str]] = {}
         self._is_first = True
 
     def process(self, jobs: SparkJobs, batch_id: int) -> dict[str, HelenusError]:
@@ -85,11 +92,15 @@ class DriverBatches:
         self._use(plan)
         self._held_positions.begin_batch()
         results = self._run(jobs, plan)
+        for result in results:
+            if result.is_uncertain and result.error is not None:
+                raise result.error  # the next run learns from the broker what was committed
         if self._is_first:
             self._keep_absent(plan, batch_id, {result.topic for result in results})
         # A repeated batch of an earlier run did not step back to what that run left unconfirmed.
         self._apply(tasks, results, stepped_back=batch_id > self._last_batch_id)
         plan, _ = self._refresh_plan()
+        self._note_journal(sum(result.journal_bytes for result in results))
         self._wake(plan)
         self._is_first = False
         reach("connector.before-commit")
@@ -99,6 +110,7 @@ class DriverBatches:
         return {result.topic: result.error for result in results if result.error is not None}
 
     def _use(self, plan: QueryPlan) -> None:
+        self._plan = plan
         if plan is self._used_plan:
             return
         self.unconfirmed.use(
@@ -117,11 +129,34 @@ class DriverBatches:
         gate_waits = self.waiting.hand_out(plan.max_batch_size)
 
         def task_for(topics: set[str]) -> Callable[[Iterator[TaskRanges]], Iterator[TopicResult]]:
-            return topic_task(plan.for_topics(topics), due_keys, may_wait, gate_waits)
+            once = topics & plan.exactly_once.keys()
+            with_keys = self.unconfirmed.waiting_topics() if once else set()
+            waiting = {topic: self._waiting_of(topic, topic in with_keys) for topic in once}
+            return topic_task(plan.for_topics(topics), due_keys, may_wait, gate_waits, waiting)
 
         results = job.run(jobs, plan.parts_file, task_for)
+        for result in results:
+            past = self._past_partitions.setdefault(result.topic, set())
+            past -= result.starts.keys()
+            past |= {str(partition) for partition in result.read}
         self._hand_back(due_keys, gate_waits, results, now)
         return results
+
+    def _waiting_of(self, topic: str, has_keys: bool) -> WaitingOfTopic:
+        """Return what waits of a topic that is published exactly once: the changes, while events are read that an
+        earlier run has read.
+        """
+        if self._past_partitions.get(topic) == set():
+            return WaitingOfTopic(has_keys=has_keys)
+        published, at_gate = self.unconfirmed.awaited_changes(topic), self.waiting.awaited_changes(topic)
+        return WaitingOfTopic(frozenset(published), frozenset(at_gate), has_keys)
+
+    def _forget_images(self, topic: str) -> None:
+        """Forget what was published of a topic of which a batch failed: some of it may be durable, unless it was a
+        transaction.
+        """
+        if topic not in self._plan.exactly_once:
+            self.unconfirmed.forget_images(topic)
 
     def _hand_back(
         self,
@@ -170,13 +205,13 @@ class DriverBatches:
             if result.epoch == self._held_positions.epoch(result.topic):
                 current.append(result)
             else:
-                self.unconfirmed.forget_images(result.topic)
+                self.unconfirmed.forget_images(result.topic)  # what it published is not applied
         errors = {result.topic: result.error for result in current if result.error is not None}
         for result in current:
             task = tasks.get(result.topic)
             if result.outcome is None or task is None:
                 self._held_positions.hold(result.topic, result.starts, result.epoch)
-                self.unconfirmed.forget_images(result.topic)
+                self._forget_images(result.topic)
                 continue
             self._apply_outcome(result, result.outcome, task, now)
             if _is_stuck(result.outcome):
@@ -196,7 +231,7 @@ class DriverBatches:
             # Its unconfirmed keys are saved by now.
             is_done = result.outcome is not None and result.topic in tasks
             if is_done and not self._held_positions.release(result.topic, result.starts, result.epoch, result.ends):
-                self.unconfirmed.forget_images(result.topic)
+                self._forget_images(result.topic)
         self._show(tasks)
 
     def _apply_outcome(self, result: TopicResult, outcome: BatchOutcome, task: Task, now: float) -> None:

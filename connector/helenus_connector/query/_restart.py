@@ -26,6 +26,10 @@ class RestartPositions:
         self._read_offsets: dict[str, tuple[int, dict[str, int]]] = {}
         self._recorded_topics: set[str] = set()  # of which the last run's end, and what it left unconfirmed, is on disk
 
+    def has_begun(self, topic: str) -> bool:
+        """Return whether a topic had its first batch in this process, or it is planned."""
+        return topic in self._begun_topics
+
     def restart_offsets(self, start: dict[str, Any]) -> Offsets:
         """Return the start positions of topics whose first batch is the one from `start`."""
         return self._first_batch[1] if self._first_batch[0] == start else {}
@@ -47,6 +51,9 @@ class RestartPositions:
                 if topic not in plan.connectors or _is_before(begin.get(topic, {}), read_offsets)
             }
         topics = (partitions.keys() & plan.connectors.keys() & begin.keys()) - self._begun_topics
+        for topic in topics & plan.exactly_once.keys():
+            self._step_into_past(plan, topic, begin[topic])
+        topics -= plan.exactly_once.keys()
         if not topics:
             return {}
         # Topics may join long after the start; their unconfirmed keys are nevertheless of an earlier run, or of another
@@ -80,6 +87,16 @@ class RestartPositions:
                 for partition, offset in begin[topic].items()
             }
         return errors
+
+    def _step_into_past(self, plan: QueryPlan, topic: str, begin: Mapping[str, int]) -> None:
+        """Move the start of a topic that is published exactly once back to its past events."""
+        self._begun_topics.add(topic)
+        past = plan.exactly_once[topic]
+        if not past:
+            return
+        self._read_offsets[topic] = plan.epochs.get(topic, 0), dict(begin)
+        self._recorded_topics.add(topic)
+        self._first_batch[1][topic] = {p: min(offset, past.get(p, offset)) for p, offset in begin.items()}
 
     def read_offsets(self, plan: QueryPlan, topic: str) -> dict[str, int]:
         """Return up to which offsets an earlier run has read the partitions of a topic, of which it kept what it left

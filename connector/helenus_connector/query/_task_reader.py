@@ -92,7 +92,8 @@ class _TaskEvents:
     def _note(self, offset_range: OffsetRange, **fields: Any) -> None:
         topic, partition = offset_range.topic, offset_range.partition
         epoch = self._epochs[topic, partition]
-        self.notes.append(PartitionNote(topic, partition, offset_range.start, epoch, **fields))
+        planned = PartitionNote(topic, partition, offset_range.start, epoch, planned_end=offset_range.end)
+        self.notes.append(replace(planned, **fields))
 
 
 def events_of(chunk: Sequence[Message]) -> tuple[list[Event], int]:

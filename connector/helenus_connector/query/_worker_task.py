@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -20,6 +20,7 @@ from helenus_connector.gate.cache import prune
 from helenus_connector.gate.event_content import is_repeated
 from helenus_connector.interfaces.event import Event
 from helenus_connector.interfaces.gate import NOTHING_WAITS, GateWaits
+from helenus_connector.journal.transaction import BatchTransaction
 from helenus_connector.pipeline.batch_outcome import BatchOutcome
 from helenus_connector.pipeline.stage import Stage
 from helenus_connector.query import worker_process
@@ -30,6 +31,7 @@ from helenus_connector.query.worker_process import StageParts
 from helenus_connector.unconfirmed.unconfirmed_key import MOST_WAITING, UnconfirmedKey
 from helenus_schemas.errors import HelenusError, Kind, reason
 from helenus_schemas.service import logs
+from helenus_sinks.kafka.owned_log import OwnedKafkaLog
 from helenus_sinks.log import Log
 
 
@@ -39,7 +41,9 @@ class TopicResult:
 
     `starts` is where they were read from, by partition as text, as planned in `epoch`. `ends` are the last positions of
     those that were not read to the end of the batch. Without outcome and error the topic had left the plan, and nothing
-    was done. Up to the offsets in `read` an earlier run has read them.
+    was done. Up to the offsets in `read` an earlier run has read them. `planned_ends` is where the batch ends.
+    `journal_bytes` were written to the query's journal. With `is_uncertain` nobody knows whether the transaction was
+    committed.
     """
 
     topic: str
@@ -49,6 +53,33 @@ class TopicResult:
     outcome: BatchOutcome | None = None
     error: HelenusError | None = None
     read: dict[int, int] = field(default_factory=dict)
+    planned_ends: dict[str, int] = field(default_factory=dict)
+    journal_bytes: int = 0
+    is_uncertain: bool = False
+
+    @property
+    def ends_to_commit(self) -> dict[int, int]:
+        """Return where its partitions go on that it moves on: by partition, beyond what an earlier run has read."""
+        ends = {int(partition): end for partition, end in {**self.planned_ends, **self.ends}.items()}
+        return {
+            partition: end
+            for partition, end in ends.items()
+            if end > max(self.starts[str(partition)], self.read.get(partition, 0))
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class WaitingOfTopic:
+    """What waits of a topic that is published exactly once: `changes` that were published, and wait for a read with
+    their keys, and those `at_gate`. Keys alone may wait, too: then it `has_keys`.
+    """
+
+    changes: frozenset[bytes] = frozenset()
+    at_gate: frozenset[bytes] = frozenset()
+    has_keys: bool = False
+
+
+NOTHING_OF_TOPIC = WaitingOfTopic()
 
 
 def topic_task(
@@ -56,14 +87,16 @@ def topic_task(
     due_keys: dict[str, list[UnconfirmedKey]],
     may_wait: int = MOST_WAITING,
     gate_waits: Mapping[str, GateWaits] | None = None,
+    waiting: Mapping[str, WaitingOfTopic] = MappingProxyType({}),
 ) -> Callable[[Iterator[TaskRanges]], Iterator[TopicResult]]:
     """Return the function for `_spark_job.run`: it yields one `TopicResult` a topic. `due_keys` are unconfirmed keys by
-    events topic. `may_wait` is how many more may wait. `gate_waits` is what waits at the gates, by events topic too.
+    events topic. `may_wait` is how many more may wait. `gate_waits` is what waits at the gates, by events topic too,
+    and `waiting` what waits of those that are published exactly once.
 
     As all functions for Spark, it is one of a module: of a nested one, Spark makes a copy in each task, which has
     copies of the module's variables.
     """
-    return partial(_run_parts, plan, due_keys, may_wait, gate_waits)
+    return partial(_run_parts, plan, due_keys, may_wait, gate_waits, dict(waiting))
 
 
 def _run_parts(
@@ -71,6 +104,7 @@ def _run_parts(
     due_keys: Mapping[str, list[UnconfirmedKey]],
     may_wait: int,
     gate_waits: Mapping[str, GateWaits] | None,
+    waiting: Mapping[str, WaitingOfTopic],
     tasks: Iterator[TaskRanges],
 ) -> Iterator[TopicResult]:
     worker_process.end_with_parent()
@@ -90,6 +124,7 @@ def _run_parts(
         for note in notes:
             result = results.setdefault(note.topic, TopicResult(note.topic))
             result.starts[str(note.partition)] = note.start
+            result.planned_ends[str(note.partition)] = note.planned_end
             result.epoch = note.epoch
             result.error = result.error or note.error
             if note.read:
@@ -121,6 +156,7 @@ def _run_parts(
                     may_wait,
                     topic_waits,
                     version_requests,
+                    waiting.get(topic, NOTHING_OF_TOPIC),
                 )
                 if result.outcome is not None:
                     result.outcome.lost = lost[topic]
@@ -138,15 +174,13 @@ def _run(
     may_wait: int = MOST_WAITING,
     gate_waits: GateWaits = NOTHING_WAITS,
     version_requests: Mapping[int, Any] = MappingProxyType({}),
+    waiting: WaitingOfTopic = NOTHING_OF_TOPIC,
 ) -> None:
     """Run a table's stage. Its errors go to the driver, which handles each kind."""
-    events_read = len(events)
-    if result.read:
-        events = [
-            event for event in events if event.offset >= result.read.get(event.partition, 0) or is_repeated(event)
-        ]
-    skipped = events_read - len(events)
-    if not (events or due_keys or gate_waits.overdue):
+    is_once = settings.events in plan.exactly_once
+    past_events, events = _split_past(events, result.read, is_once)
+    skipped = len(past_events)
+    if not (events or due_keys or gate_waits.overdue or (is_once and (past_events or result.ends_to_commit))):
         result.outcome = BatchOutcome(read=skipped, confirmed=skipped)
         return
     try:
@@ -155,11 +189,14 @@ def _run(
         result.error = error
         return
     largest_record = log.largest
+    transaction = _transaction(plan, settings, log, result, events, waiting) if is_once else None
     try:
         with worker_process.noted_read(settings):
             stage = _stage_for(plan, settings, result.epoch, log)
             request = version_requests.get(id(stage.session))
-            result.outcome = stage.run(events, due_keys, trust_images, may_wait, gate_waits, request)
+            if is_once and past_events:
+                stage.note_past(past_events, waiting.changes, waiting.at_gate, request)
+            result.outcome = stage.run(events, due_keys, trust_images, may_wait, gate_waits, request, transaction)
         result.outcome.read += skipped
         result.outcome.confirmed += skipped
         if settings.gate != "one" and events:
@@ -171,11 +208,41 @@ def _run(
         # A bug of ours that one table meets must not stop the others.
         result.error = HelenusError(Kind.BATCH_FAILED, reason(error), f"{settings.keyspace}.{settings.table}")
     finally:
+        if transaction is not None:
+            result.journal_bytes, result.is_uncertain = transaction.journal_bytes, transaction.is_uncertain
         if result.outcome is None:
             # All of it is done again: nothing of this attempt may still be in the producer's queue.
             log.close()
         if log.largest < largest_record:
             worker_process.separate_data_log(plan, settings.events)
+
+
+def _split_past(events: list[Event], read: Mapping[int, int], is_once: bool) -> tuple[list[Event], list[Event]]:
+    """Return the events that an earlier run has done, and those to be done: where a topic is not published exactly
+    once, also earlier ones whose change may be unconfirmed.
+    """
+    if not read:
+        return [], events
+    past_events: list[Event] = []
+    others: list[Event] = []
+    for event in events:
+        is_past = event.offset < read.get(event.partition, 0) and (is_once or not is_repeated(event))
+        (past_events if is_past else others).append(event)
+    return past_events, others
+
+
+def _transaction(
+    plan: QueryPlan,
+    settings: ConnectorSettings,
+    log: Log,
+    result: TopicResult,
+    events: Sequence[Event],
+    waiting: WaitingOfTopic,
+) -> BatchTransaction:
+    assert isinstance(log, OwnedKafkaLog), "without fenced writers nothing is published exactly once"
+    journal, times = plan.worker.journal_topic(settings.name), {event.partition: event.timestamp for event in events}
+    ends = result.ends_to_commit
+    return BatchTransaction(log, journal, settings, result.epoch, ends, times, waiting.has_keys)
 
 
 def _request_versions(plan: QueryPlan, task: TaskRanges, version_requests: dict[int, Any]) -> None:

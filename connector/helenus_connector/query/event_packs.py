@@ -27,11 +27,11 @@ _new = tuple.__new__
 class PartitionNote:
     """What a task must know of a partition, in addition to its records.
 
-    In this batch only this task reads the partition: from `start` on, as planned in `epoch` of its topic. `lost` counts
-    events that the topic no longer has, `error` is why it cannot be read. With an `end` it was read only up to, not
-    including, that offset: more would have been too many bytes. Up to `read` an earlier run has read it. Only for an
-    operator with state: `now` is the batch's time, s since the epoch, the same if the batch is repeated, and `copies`
-    counts by node what was left out as `CopyFilter` says.
+    In this batch only this task reads the partition: from `start` up to `planned_end`, as planned in `epoch` of its
+    topic. `lost` counts events that the topic no longer has, `error` is why it cannot be read. With an `end` it was
+    read only up to, not including, that offset: more would have been too many bytes. Up to `read` an earlier run has
+    read it. Only for an operator with state: `now` is the batch's time, s since the epoch, the same if the batch is
+    repeated, and `copies` counts by node what was left out as `CopyFilter` says.
     """
 
     topic: str
@@ -43,6 +43,7 @@ class PartitionNote:
     end: int | None = None
     now: float = 0.0
     read: int = 0
+    planned_end: int = 0
     copies: Mapping[str, int] = field(default_factory=dict)
 
 

@@ -18,6 +18,8 @@ from helenus_connector.control.fences import fence
 from helenus_connector.control.plan import QueryPlan
 from helenus_connector.control.status import Task
 from helenus_connector.control.topic_ownership import TopicOwnership
+from helenus_connector.journal.recovery import DriverMemory, JournalOfRun
+from helenus_connector.journal.support import NOT_FENCED, not_supported, obstacle
 from helenus_connector.query._driver_batch import DriverBatches
 from helenus_connector.query._spark_job import SparkJobs
 from helenus_connector.query.batch_metrics import note_failed_attempt
@@ -69,6 +71,11 @@ class EventsQuery(QueryRunner):
         self._start = 0
         self._session: Any = None
         self._ownership = TopicOwnership(worker, group)
+        self._journal: JournalOfRun | None = None
+        self._warned_of: set[str] = set()
+        # Topics that were to be published exactly once if possible, and can't be:
+        self._repeating: set[str] = set()
+        self._joined_at: dict[str, float] = {}
 
     def start(self, spark: Any) -> None:
         """Start the query, in a thread of its own."""
@@ -88,6 +95,8 @@ class EventsQuery(QueryRunner):
     def _current_plan(self) -> tuple[QueryPlan, Mapping[str, Task]]:
         with self._connectors.lock:
             tasks = self._connectors.running_tasks(self._group, time.time())
+            tasks = {topic: task for topic, task in tasks.items() if self._has_joined(topic, task)}
+            once = {} if self._journal is None else dict(self._journal.topics)
             group_connectors = (c for c in self._connectors.all().values() if c.settings.query_group == self._group)
             # Before the held positions: so positions of a later epoch are not taken for ones of this.
             tables = self._held_positions.epochs(
@@ -107,8 +116,34 @@ class EventsQuery(QueryRunner):
                 self._start,
                 tables,
                 owner=self._ownership.owner,
+                exactly_once={topic: past for topic, past in once.items() if topic in tasks},
             )
             return plan, tasks
+
+    def _has_joined(self, topic: str, task: Task) -> bool:
+        """Return whether a task's topic can be read in this run: one that is published exactly once joins at the start
+        of a run alone, where it learns from the broker how far it is.
+        """
+        if task.settings.exactly_once_support == "disabled" or topic in self._repeating:
+            return True
+        journal, now = self._journal, time.monotonic()
+        if journal is None or journal.connectors.get(topic) != task.connector:
+            return False
+        # One that was away for long has forgotten which changes it published.
+        is_known = now - self._joined_at.get(topic, now) < task.settings.cache_expire_after_ms / 1000
+        if is_known:
+            self._joined_at[topic] = now
+        else:
+            journal.leave(topic)
+        return is_known
+
+    def is_wanted(self) -> bool:
+        """Return whether the run is to go on: not if a task waits for the next one to join."""
+        if self.is_stopped:
+            return False
+        with self._connectors.lock:
+            tasks = self._connectors.running_tasks(self._group, time.time())
+            return all(self._has_joined(topic, task) for topic, task in tasks.items())
 
     def away_file(self) -> Path | None:
         """Return the file where the planner writes why it can plan no batch, or None before there is a plan."""
@@ -141,14 +176,71 @@ class EventsQuery(QueryRunner):
         self._start = start
         self._ownership.begin_run(self._slots)
         self._connectors.note_written_topics(self._group, ())
+        self._begin_journal()
         begin = partial(self._begin_batch, spark)
         batches = DriverBatches(
-            self.refresh, begin, self._held_positions, self._unconfirmed, self._waiting, self._report_loss
+            self.refresh,
+            begin,
+            self._held_positions,
+            self._unconfirmed,
+            self._waiting,
+            self._report_loss,
+            self._note_journal,
         )
         query = self.begin_in_turn(partial(self._begin, spark, batches))
         if query is not None:
             _log.info("query.started", group=self._group)
             self.watch(query)
+
+    def _begin_journal(self) -> None:
+        """Have the topics that are published exactly once begin where the broker's positions are."""
+        with self._lock:
+            self._journal, self._repeating, self._joined_at = None, set(), {}
+        with self._connectors.lock:
+            tasks = {
+                topic: task
+                for topic, task in self._connectors.running_tasks(self._group, time.time()).items()
+                if task.settings.exactly_once_support != "disabled"
+            }
+        obstacles = {topic: obstacle(self._worker, task.settings) for topic, task in tasks.items()}
+        self._claim({topic: task for topic, task in tasks.items() if not obstacles[topic]})
+        owner = self._ownership.owner
+        for topic, reason in obstacles.items():
+            if reason or owner is None:
+                self._note_obstacle(tasks[topic], reason or NOT_FENCED)
+        once = {topic: task for topic, task in tasks.items() if not obstacles[topic] and self._ownership.owns([topic])}
+        if owner is not None and once:
+            memory = DriverMemory(self._held_positions, self._unconfirmed, self._waiting)
+            journal = JournalOfRun(self._worker, owner, memory, self._wait)
+            for topic, error in journal.begin(once).items():
+                if error.kind is Kind.BROKER_REFUSED:
+                    self._note_obstacle(once[topic], f"{error.what} ({error.where})")
+                else:
+                    note_failed_attempt(once[topic], error, time.time())
+            with self._lock:
+                self._journal = journal
+
+    def _wait(self, seconds: float) -> None:
+        """Wait, unless the query is to end. Raises HelenusError then."""
+        if self._stopping.wait(seconds):
+            raise HelenusError(Kind.BROKER_UNREACHABLE, "the query is stopped", f"query.group {self._group}")
+
+    def _note_obstacle(self, task: Task, reason: str) -> None:
+        """Note that a table can't be published exactly once: if that is required, its task fails."""
+        if task.settings.exactly_once_support == "required":
+            note_failed_attempt(task, not_supported(task.settings, reason), time.time())
+            return
+        self._repeating.add(task.events)
+        if task.events not in self._warned_of:
+            self._warned_of.add(task.events)
+            does = "records of a batch that is done again are repeated"
+            _log.warning(
+                "exactly_once.not_supported", connector=task.connector, table=task.table, reason=reason, does=does
+            )
+
+    def _note_journal(self, journal_bytes: int) -> None:
+        if self._journal is not None:
+            self._journal.note_batch(journal_bytes)
 
     def _begin(self, spark: Any, batches: DriverBatches) -> Any:
         plan, _ = self.refresh()
@@ -172,6 +264,8 @@ class EventsQuery(QueryRunner):
         while True:
             _, tasks = self.refresh()
             self._claim(tasks)
+            if self._journal is not None and self._ownership.owner is None:
+                raise HelenusError(Kind.BROKER_REFUSED, NOT_FENCED, f"query.group {self._group}")
             with self._lock, self._connectors.lock:
                 plan, tasks = self.refresh()
                 if self._ownership.owns(tasks):  # a task may have joined meanwhile
@@ -182,13 +276,20 @@ class EventsQuery(QueryRunner):
         """Own the records of these tasks, by events topic; note the error of those whose records it can't own."""
         for topic, error in self._ownership.claim(tasks.values(), self._slots, self._stopping.is_set).items():
             if error.kind is Kind.NOT_OWNER:
-                self._ownership.forget(topic)
+                self._forget(topic)
             note_failed_attempt(tasks[topic], error, time.time())
+
+    def _forget(self, topic: str) -> None:
+        """Forget a topic whose records another worker has: if its task runs again, it begins anew."""
+        self._ownership.forget(topic)
+        with self._lock:
+            if self._journal is not None:
+                self._journal.leave(topic)
 
     def _process(self, batches: DriverBatches, jobs: SparkJobs, batch: MicroBatch) -> None:
         for topic, error in batches.process(jobs, batch.number).items():
             if error.kind is Kind.NOT_OWNER:
-                self._ownership.forget(topic)
+                self._forget(topic)
             else:
                 self._ownership.claim_again(topic)
         # Tasks of a failed batch may still run: the fence before the next start waits for them.

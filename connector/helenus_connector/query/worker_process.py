@@ -171,12 +171,15 @@ def data_log_for(plan: QueryPlan, settings: ConnectorSettings) -> Log:
 
 
 def refuse_repetition(plan: QueryPlan) -> None:
-    """Raise HelenusError(BATCH_FAILED) in a task of a cluster that Spark repeats. The former attempt may still run, on
-    an executor that is cut off: the next run of the query fences it.
+    """Raise HelenusError(BATCH_FAILED) in a task that Spark repeats: on a cluster, or of topics that are published
+    exactly once. The former attempt may still run, on an executor that is cut off, and may have committed what it
+    published: the next run of the query fences it, and learns from the broker what it did.
     """
     context = TaskContext.get()
-    if plan.owner is not None and not plan.worker.is_local and context is not None and context.attemptNumber() > 0:
-        raise HelenusError(Kind.BATCH_FAILED, "an executor was lost with a task of this batch", plan.group)
+    is_once = not plan.exactly_once.keys().isdisjoint(plan.connectors)
+    may_not = plan.owner is not None and (not plan.worker.is_local or is_once)
+    if may_not and context is not None and context.attemptNumber() > 0:
+        raise HelenusError(Kind.BATCH_FAILED, "a process was lost with a task of this batch", plan.group)
 
 
 class _OwnedLog:
@@ -208,7 +211,7 @@ def _owned_log(plan: QueryPlan, owner: RecordsOwner, is_replaced: bool) -> _Owne
         except BlockingIOError:
             os.close(lock)
             continue
-        return _OwnedLog(owned_data_log(plan.worker, owner, number), lock)
+        return _OwnedLog(owned_data_log(plan.worker, owner, number, bool(plan.exactly_once)), lock)
     problem = f"all {owner.producers} producers of this run are in use on this host"
     raise HelenusError(Kind.BATCH_FAILED, problem, str(directory))
 

@@ -91,6 +91,8 @@ class RereadBatch:
         if self._read_pass is not None:
             self._reads = [key_read.for_next_pass() for key_read in self._reads]
         key_reads = self._reads
+        if trusts_digests:
+            self._published.clear()  # nothing of a former pass is durable
         read_pass = self._read_pass = self._begin_pass(trusts_digests)
         reader = read_pass.reader
         statements_before, seconds_before = reader.statements, reader.seconds

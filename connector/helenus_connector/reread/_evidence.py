@@ -28,8 +28,9 @@ from helenus_connector.reread._proof import (
 from helenus_connector.unconfirmed.unconfirmed_key import TopicPartition
 from helenus_connector.unconfirmed.unproven_changes import UnprovenChange
 from helenus_schemas.codec.key import Key, KeyCodec
-from helenus_schemas.event.change import Effect, Scope
+from helenus_schemas.event.change import Change, Effect, Scope
 
+_COUNTER = int(Effect.COUNTER)
 _LIVE, _GONE, _DELETES = int(Effect.LIVE), int(Effect.GONE), int(Effect.GONE | Effect.DELETES)
 _TABLE = Scope.TABLE  # an enum's members are slow to look up
 _ROW_DELETION = 5
@@ -59,6 +60,16 @@ def note_deletion(caches: Caches, admitted: AdmittedChange) -> None:
         columns = 0 if effect & _GONE else effect & ALL_COLUMNS
         kind = _ROW_DELETION if change.scope is Scope.ROW and not columns else change.scope
         cache.delete(kind + (MAY if effect & _LIVE else 0), admitted.key, write_time, columns or ALL_COLUMNS)
+
+
+def is_unprovable(change: Change) -> bool:
+    """Return whether no row shows a change: then it is believed when it is old enough."""
+    return (
+        change.foreign
+        or change.scope in (Scope.RANGE, Scope.TABLE)
+        or not change.effect
+        or bool(change.effect & _COUNTER)
+    )
 
 
 class Evidence:

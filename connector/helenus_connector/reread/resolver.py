@@ -22,7 +22,7 @@ from helenus_connector.gate.replicas import Replicas
 from helenus_connector.interfaces.admitted_change import AdmittedChange
 from helenus_connector.interfaces.gate import Gate
 from helenus_connector.reread._batch import RereadBatch, RereadResources
-from helenus_connector.reread._evidence import Evidence, note_deletion
+from helenus_connector.reread._evidence import Evidence, is_unprovable, note_deletion
 from helenus_connector.reread._key_reads import KeyReads
 from helenus_connector.reread._proof import lowest_level
 from helenus_connector.reread._unread_keys import StuckKeys
@@ -80,6 +80,10 @@ class RereadResolver:
         key_reads.take(changes, partial(note_deletion, self._caches))
         key_reads.add_due(due_keys, partial(self._confirming_level, evidence))
         return RereadBatch(self._resources, reader, codec, key_reads, evidence, created_at)
+
+    def note_past(self, admitted: AdmittedChange) -> bool:
+        note_deletion(self._caches, admitted)
+        return is_unprovable(admitted.change)
 
     def close(self) -> None:
         self._budget.close()

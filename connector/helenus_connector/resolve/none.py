@@ -61,6 +61,9 @@ class WrittenResolver:
         reread = self._reread.begin_batch(table, codec, without_cells, due_keys, created_at)
         return WrittenBatch(self._gate, reread, CellResolver(table, self._pattern), written)
 
+    def note_past(self, admitted: AdmittedChange) -> bool:
+        return self._reread.note_past(admitted) and admitted.change.cells is None
+
     def close(self) -> None:
         self._reread.close()
 

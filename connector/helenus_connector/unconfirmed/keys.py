@@ -39,6 +39,11 @@ _MOST_AWAITED = 1000  # of one key; of more it is only known that there are some
 _SOME = (bytes(16), bytes(15) + b"\1")
 _MARKED = (Scope.PARTITION, Scope.RANGE, Scope.TABLE)
 
+TopicChange = tuple[Iterable[tuple[int, NameInPartition]], Iterable[UnconfirmedKey], Mapping[int, PublishedKeys]]
+"""What changed in an events topic: the keys that wait no more, by partition and name, those that wait now, and what was
+published by partition.
+"""
+
 
 class UnconfirmedKeys:
     """The keys of a query's connectors that wait for a proven read. Lives in the driver, as long as the worker does.
@@ -59,7 +64,7 @@ class UnconfirmedKeys:
         self._longest = MAX_BACKOFF_S
         self._timeout = timeout_s
         self._replay = replay_s
-        self._file = file
+        self.file = self._file = file
         self._lock = threading.RLock()
         self._keys: dict[TopicPartition, dict[NameInPartition, UnconfirmedKey]] = {}
         self._queue = DueQueue(self._is_waiting)
@@ -199,12 +204,41 @@ class UnconfirmedKeys:
             ):
                 unconfirmed.image = None
 
-    def forget_images(self, topic: str | None = None) -> None:
-        """Forget what was published last of a topic's keys, or of all: a batch failed on the way."""
+    def forget_images(self, topic: str | None = None, keeps: Collection[str] = ()) -> None:
+        """Forget what was published last of a topic's keys, or of all but those that it `keeps`: a batch failed on the
+        way.
+        """
         with self._lock:
             for unconfirmed in self._all():
-                if topic in (unconfirmed.topic, None):
+                if topic in (unconfirmed.topic, None) and unconfirmed.topic not in keeps:
                     unconfirmed.image = None
+
+    def waiting_topics(self) -> set[str]:
+        """Return the events topics of which keys wait."""
+        with self._lock:
+            return {topic for (topic, _), keys in self._keys.items() if keys}
+
+    def of_topic(self, topic: str) -> list[UnconfirmedKey]:
+        """Return the keys of an events topic."""
+        with self._lock:
+            return [unconfirmed for unconfirmed in self._all() if unconfirmed.topic == topic]
+
+    def awaited_changes(self, topic: str) -> set[bytes]:
+        """Return the ids of the changes that an events topic's keys wait for."""
+        with self._lock:
+            return {change for unconfirmed in self.of_topic(topic) for change in unpack_changes(unconfirmed.awaited)}
+
+    def restore(self, topic: str, changes: Iterable[TopicChange], now: float) -> None:
+        """Have the keys of an events topic be those after these changes, in their order; the first begins with none."""
+        with self._lock:
+            self._queue.drop(topic)
+            for topic_partition in [name for name in self._keys if name[0] == topic]:
+                del self._keys[topic_partition]
+            for settled, waiting, published in changes:
+                for partition, name in settled:
+                    self._keys.get((topic, partition), {}).pop(name, None)
+                places = {(topic, partition): keys for partition, keys in published.items()}
+                self._apply([], waiting, now, places)
 
     def save(self, now: float, topics: Iterable[str]) -> None:
         """Keep what a restart would not step back to, and that these topics were read until now.

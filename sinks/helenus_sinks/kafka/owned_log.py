@@ -1,6 +1,7 @@
 """A Log on Kafka of a producer of one run: the brokers refuse its records from when another run owns their topics.
 
-Each `flush` is a transaction, since only transactional producers can be fenced.
+Each `flush` is a transaction, since only transactional producers can be fenced. Where a batch is to be published
+exactly once, `deliver` and `commit` take its place: the positions of what was read are in the records' transaction.
 """
 
 from __future__ import annotations
@@ -9,15 +10,16 @@ import contextlib
 import logging
 import math
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from confluent_kafka import KafkaError, KafkaException, Producer
+from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 
 from helenus_schemas.errors import HelenusError, Kind
-from helenus_sinks.kafka.errors import broker_error, text_of, topic_error
+from helenus_sinks.kafka.errors import broker_error, new_client, text_of, topic_error
 from helenus_sinks.kafka.log import KafkaLog
 from helenus_sinks.kafka.owners import FENCED, Made, NotOwner, RecordsOwner, owners, transactional_id
+from helenus_sinks.kafka.settings import client_settings
 
 _ANSWER_TIMEOUT_S = 30.0
 _ABORT_TIMEOUT_S = 5.0
@@ -39,14 +41,18 @@ _NO_LOGGER.addHandler(logging.NullHandler())
 _NO_LOGGER.propagate = False
 
 
+class NotCommitted(HelenusError):
+    """The brokers did not say whether they committed a transaction."""
+
+
 class OwnedKafkaLog(KafkaLog):
-    """A `KafkaLog` of the producer `number` of an `owner`.
+    """A `KafkaLog` of the producer `number` of an `owner`, or of its DRIVER.
 
     Call `own` before other records than before are appended. The methods raise NotOwner where another run owns those
     that it got last: then no record since the last `flush` is committed.
     """
 
-    def __init__(self, config: Mapping[str, str], owner: RecordsOwner, number: int) -> None:
+    def __init__(self, config: Mapping[str, str], owner: RecordsOwner, number: int | str) -> None:
         # librdkafka takes none that is shorter than this, which an operator may have set.
         message_ms = config.get("message.timeout.ms", config.get("delivery.timeout.ms", "0"))
         timeout_ms = min(max(_TRANSACTION_TIMEOUT_MS, int(message_ms)), _MAX_TRANSACTION_TIMEOUT_MS)
@@ -62,7 +68,9 @@ class OwnedKafkaLog(KafkaLog):
         self._made: Made | None = None
         self._idle: Producer | None = None
         """The producer while no transaction is open; `_producer` has it while one is."""
-        self._ends_at = math.inf
+        self._ends_at = self._begun_at = math.inf
+        self._groups: dict[str, Any] = {}
+        """What a transaction names a consumer group by."""
         self._is_fenced = self._is_purged = False
         self._cause: KafkaError | None = None
         self.is_replaced = False
@@ -83,6 +91,13 @@ class OwnedKafkaLog(KafkaLog):
     def flush(self, timeout: float) -> None:
         if self._producer is None:
             return
+        self.deliver(timeout)
+        self._commit(timeout)
+
+    def deliver(self, timeout: float) -> None:
+        """Wait until the brokers have all records, in a transaction that stays open. Raises as `flush`: then all
+        records since the last commit are dropped.
+        """
         try:
             super().flush(timeout)
         except HelenusError:
@@ -90,7 +105,34 @@ class OwnedKafkaLog(KafkaLog):
             if self._cause is not None:
                 raise topic_error(self._cause, self._where, self._failed_topic) from None
             raise
-        self._commit(timeout)
+
+    def commit(self, positions: Mapping[str, Sequence[TopicPartition]], timeout: float) -> None:
+        """Commit what was delivered since the last commit, and with it positions by consumer group.
+
+        Raises HelenusError. Before the brokers are asked to commit, what was delivered is dropped, as by `deliver`.
+        After that it is NotCommitted, if nobody knows whether they did: whoever reads the group's positions once
+        another producer with this transactional id began, learns it.
+        """
+        producer = self._producer or self._start()
+        try:
+            for group, group_positions in positions.items():
+                producer.send_offsets_to_transaction(list(group_positions), self._group(group), _ANSWER_TIMEOUT_S)
+        except KafkaException as failure:
+            raise self._producer_error(failure) from None
+        try:
+            self._commit(timeout)
+        except NotOwner:
+            raise
+        except HelenusError as error:
+            raise NotCommitted(error.kind, error.what, error.where, error.advice) from None
+
+    def _group(self, group: str) -> Any:
+        if group not in self._groups:
+            settings = {**client_settings(self._settings), "group.id": group}
+            consumer = new_client(Consumer, settings, self._reports, self._where)
+            with contextlib.closing(consumer):
+                self._groups[group] = consumer.consumer_group_metadata()
+        return self._groups[group]
 
     def close(self) -> None:
         """Abort the transaction that is open, if one is, and close all connections."""
@@ -134,7 +176,8 @@ class OwnedKafkaLog(KafkaLog):
             raise self._producer_error(failure) from None
         self._idle, self._producer, self._error = None, producer, None
         self._cause, self._is_purged = None, False
-        self._ends_at = time.monotonic() + _LONGEST_TRANSACTION_S
+        self._begun_at = time.monotonic()
+        self._ends_at = self._begun_at + _LONGEST_TRANSACTION_S
         return producer
 
     def _make_producer(self) -> Producer:
@@ -175,8 +218,15 @@ class OwnedKafkaLog(KafkaLog):
         self._is_fenced = False
         self._check_owners({*self._owned, *filter(None, [self._made])})
         self.is_replaced = True
-        problem = "Kafka refuses records of this producer: another one with its transactional id began, or a timeout"
-        raise HelenusError(Kind.APPEND_FAILED, problem, f"{self._where}, {self._config['transactional.id']}")
+        where = f"{self._where}, {self._config['transactional.id']}"
+        open_s, timeout_s = time.monotonic() - self._begun_at, int(str(self._config["transaction.timeout.ms"])) / 1000
+        if open_s > timeout_s:
+            problem = (
+                f"Kafka aborted the transaction: it was open for {open_s:.0f} s, where {timeout_s:.0f} are allowed"
+            )
+            raise HelenusError(Kind.APPEND_FAILED, problem, where, "lower max.batch.size, if this comes again")
+        problem = "Kafka refuses records of this producer: another one with its transactional id began"
+        raise HelenusError(Kind.APPEND_FAILED, problem, where)
 
     def _producer_error(self, failure: KafkaException, topic: str = "") -> HelenusError:
         """Return the error for which the transaction failed: after one the producer only says that it did. It may be of

@@ -28,6 +28,7 @@ from confluent_kafka.admin import AdminClient
 
 from helenus_schemas.errors import HelenusError, Kind
 from helenus_sinks.kafka.errors import MISSING, DeliveryReports, broker_error, new_client, text_of
+from helenus_sinks.kafka.groups import committed
 from helenus_sinks.kafka.settings import client_settings
 
 PREFIX = "helenus-"
@@ -44,12 +45,6 @@ _UNAVAILABLE = {
     KafkaError.OFFSET_METADATA_TOO_LARGE,
     KafkaError.UNSUPPORTED_VERSION,
     KafkaError._UNSUPPORTED_FEATURE,
-}
-_PASSING = {
-    KafkaError.UNSTABLE_OFFSET_COMMIT,  # a claim is being committed
-    KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
-    KafkaError.COORDINATOR_NOT_AVAILABLE,
-    KafkaError.NOT_COORDINATOR,
 }
 _ANSWER_TIMEOUT_S = 30.0
 _FIRST_TIMEOUT_S = 5.0
@@ -98,10 +93,14 @@ class Made(NamedTuple):
     topic: str
 
 
+DRIVER = "driver"
+"""The producer of a run's driver, in addition to those of its tasks."""
+
+
 @dataclass(frozen=True)
 class RecordsOwner:
-    """A run, and how many producers it has at most: their transactional ids are `run` and a number. `who` is for
-    people. `unfenced` are the runs before it, each with its number of producers, that may not be fenced yet.
+    """A run, and how many producers its tasks have at most: their transactional ids are `run` and a number. `who` is
+    for people. `unfenced` are the runs before it, each with its number of producers, that may not be fenced yet.
     """
 
     run: str
@@ -114,9 +113,9 @@ Notes = dict[str, dict[str, RecordsOwner]]
 """By topic: the owner of the records that each connector makes of it."""
 
 
-def transactional_id(run: str, number: int) -> str:
-    """Return the transactional id of one of a run's producers."""
-    return f"{run}-{number}"
+def transactional_id(run: str, producer: int | str) -> str:
+    """Return the transactional id of one of a run's producers: a task's number, or DRIVER."""
+    return f"{run}-{producer}"
 
 
 @dataclass(frozen=True)
@@ -227,7 +226,7 @@ def _fence(config: Mapping[str, str], runs: Collection[tuple[str, int]], stoppin
             if failure.args[0].code() not in FENCED:  # by another claim just now, which does as well
                 raise
 
-    ids = [transactional_id(run, number) for run, producers in runs for number in range(producers)]
+    ids = [transactional_id(run, producer) for run, producers in runs for producer in (DRIVER, *range(producers))]
     with ThreadPoolExecutor(min(len(ids), _FENCES_AT_ONCE)) as pool:
         list(pool.map(fence, ids))
 
@@ -244,19 +243,8 @@ def owners(config: Mapping[str, str], records: Collection[Made]) -> dict[Made, R
 
 
 def _read_notes(consumer: Consumer, topics: Collection[str], where: str) -> Notes:
-    # Not by an admin client: librdkafka 2.16 crashes in that where the coordinator is just being elected.
-    deadline = time.monotonic() + _ANSWER_TIMEOUT_S
-    while True:
-        try:
-            partitions = consumer.committed([TopicPartition(topic, 0) for topic in topics], _ANSWER_TIMEOUT_S)
-            error = next((partition.error for partition in partitions if partition.error is not None), None)
-            if error is None:
-                return {partition.topic: _from_text(partition.metadata, where) for partition in partitions}
-        except KafkaException as failure:
-            error = failure.args[0]
-        if error.code() not in _PASSING or time.monotonic() > deadline:
-            raise KafkaException(error)
-        time.sleep(_FIRST_PAUSE_S)
+    partitions = committed(consumer, [TopicPartition(topic, 0) for topic in topics])
+    return {partition.topic: _from_text(partition.metadata, where) for partition in partitions}
 
 
 def _to_text(connectors: Mapping[str, RecordsOwner]) -> str:

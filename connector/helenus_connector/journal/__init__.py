@@ -1,0 +1,11 @@
+"""What waits of connectors that publish exactly once, in a topic: a batch says it in the transaction of its records.
+
+    batch            records + journal entry + positions of the events → one transaction
+    a run's start    journal → unconfirmed keys and changes at the gate, as they were at these positions
+
+- `transaction`: the transaction of one table's part of a batch.
+- `recovery`: where a run of a query begins.
+- `support`: which connectors can publish exactly once.
+
+What waits is kept in memory by `unconfirmed` and `gate`; `query` runs the batches.
+"""

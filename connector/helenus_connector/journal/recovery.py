@@ -1,0 +1,262 @@
+"""Where a run of a query begins: at the positions that the broker has, with what waited then.
+
+first time        positions as they were kept before, and settle.replay.ms back → what waits is as it is in memory
+after that        the group's committed positions → what waits is as the journal has it
+                  past events, which came before, are read again, only to know copies of them
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass, field
+
+import structlog
+from confluent_kafka import TopicPartition
+
+from helenus_connector.config.connector import ConnectorSettings
+from helenus_connector.config.worker import WorkerSettings
+from helenus_connector.control.positions import HeldPositions
+from helenus_connector.control.status import Task
+from helenus_connector.gate.waiting import WaitingChanges
+from helenus_connector.journal._entry import JournalEntry, whole_entry
+from helenus_connector.journal._positions import GroupPosition, group_of, read_positions, to_commit, to_commit_again
+from helenus_connector.journal._topic import PARTITION, JournalTopic
+from helenus_connector.log.choice import owned_data_log, planner
+from helenus_connector.log.events import Planner
+from helenus_connector.unconfirmed.files import begins
+from helenus_connector.unconfirmed.keys import UnconfirmedKeys
+from helenus_schemas.errors import HelenusError, Kind
+from helenus_sinks.kafka.owners import DRIVER, Made, RecordsOwner
+
+_log = structlog.get_logger(__name__)
+_COMMIT_TIMEOUT_S = 60.0
+_LONGEST_JOURNAL = 32 << 20
+"""Bytes of all journals from which on they are written anew: they are read within two seconds at the next start."""
+_MOST_PAST = 4
+"""Times as many past events are read as a cache holds changes: where three nodes report each, no more are known."""
+_SAME_TIME_MS = 60_000
+"""Partitions whose times differ by less are asked for together."""
+_COMMIT_AGAIN_S = 12 * 3600.0
+"""Kafka forgets positions after a week (`offsets.retention.minutes`)."""
+
+
+@dataclass
+class DriverMemory:
+    """What the driver keeps of a query's topics in memory."""
+
+    held_positions: HeldPositions
+    unconfirmed: UnconfirmedKeys
+    waiting: WaitingChanges
+
+
+@dataclass
+class JournalOfRun:
+    """The journals of one run of a query. `topics` are those that it publishes exactly once, each with the offsets, by
+    partition, from which on past events are read; `connectors` says whose they are. `wait` waits for some seconds, or
+    raises.
+    """
+
+    worker: WorkerSettings
+    owner: RecordsOwner
+    memory: DriverMemory
+    wait: Callable[[float], None] = time.sleep
+    topics: dict[str, dict[str, int]] = field(default_factory=dict)
+    connectors: dict[str, str] = field(default_factory=dict)
+    _counts: dict[str, int] = field(default_factory=dict)
+    _begins: dict[str, dict[str, int]] = field(default_factory=dict)
+    _bytes: int = 0
+    _committed_at: float = field(default_factory=time.monotonic)
+
+    def begin(self, tasks: Mapping[str, Task]) -> dict[str, HelenusError]:
+        """Have these tasks' topics begin where the broker's positions are. Their records are owned by now, and the
+        former owner is fenced. Returns the errors of those that can't begin. Raises HelenusError BROKER_UNREACHABLE.
+        """
+        errors: dict[str, HelenusError] = {}
+        with closing(planner(self.worker)) as broker:
+            self._counts = broker.partitions(list(tasks))
+            for connector in sorted({task.connector for task in tasks.values()}):
+                topics = {topic: task.settings for topic, task in tasks.items() if task.connector == connector}
+                for topic in [topic for topic in topics if not self._counts.get(topic)]:
+                    problem = "a partition of the events topic has no leader, or the topic is not there"
+                    errors[topic] = HelenusError(Kind.BROKER_UNREACHABLE, problem, f"topic {topic}")
+                    del topics[topic]
+                try:
+                    self._begin_connector(connector, topics, broker)
+                except HelenusError as error:
+                    if error.kind is Kind.BROKER_UNREACHABLE:
+                        raise
+                    errors |= dict.fromkeys(topics, error)
+        return errors
+
+    def note_batch(self, journal_bytes: int) -> None:
+        """Note how many bytes a batch has written to journals. Where they became long, write all that waits to them
+        anew; and now and then, commit positions once more. Raises as `begin`.
+        """
+        self._bytes += journal_bytes
+        if self._bytes > _LONGEST_JOURNAL:
+            for connector in sorted(set(self.connectors.values())):
+                journal = JournalTopic(self.worker, connector)
+                self._write_whole(journal, connector, self._topics_of(connector), [], journal.end())
+            self._bytes = 0
+        if time.monotonic() - self._committed_at > _COMMIT_AGAIN_S:
+            self._committed_at = time.monotonic()
+            for connector in sorted(set(self.connectors.values())):
+                topics = self._topics_of(connector)
+                positions = read_positions(self.worker, connector, {topic: self._counts[topic] for topic in topics})
+                renewed = [partition for topic in positions for partition in to_commit_again(topic, positions[topic])]
+                self._commit(connector, topics, {}, renewed)
+
+    def leave(self, topic: str) -> None:
+        """Publish a topic no more in this run."""
+        self.topics.pop(topic, None)
+        self.connectors.pop(topic, None)
+
+    def _topics_of(self, connector: str) -> list[str]:
+        return [topic for topic, owner in self.connectors.items() if owner == connector]
+
+    def _begin_connector(self, connector: str, topics: Mapping[str, ConnectorSettings], broker: Planner) -> None:
+        if not topics:
+            return
+        journal = JournalTopic(self.worker, connector)
+        journal.create()
+        content = journal.read(self.wait)
+        committed = read_positions(self.worker, connector, {topic: self._counts[topic] for topic in topics})
+        past: dict[str, dict[str, int]] = {}
+        positions: list[TopicPartition] = []
+        for topic, settings in topics.items():
+            topic_positions = committed.get(topic, {})
+            entries = content.entries.get(topic)
+            is_loose = any(position.is_loose for position in topic_positions.values())
+            if entries and topic_positions and not is_loose:
+                begun = self._continue(settings, topic_positions, entries, broker)
+                past[topic] = self._past(settings, begun, broker)
+            else:
+                begun = self._begin_first(settings, topic_positions, broker)
+                past[topic] = {}
+            epoch = self.memory.held_positions.epoch(topic)
+            positions += to_commit(topic, {int(p): position for p, position in begun.items()}, epoch)
+        self._begins[connector] = {topic: begin for topic, begin in content.begins.items() if topic not in topics}
+        self._write_whole(journal, connector, list(topics), positions, content.end)
+        self.topics |= past
+        self.connectors |= dict.fromkeys(topics, connector)
+
+    def _continue(
+        self,
+        settings: ConnectorSettings,
+        committed: Mapping[str, GroupPosition],
+        entries: Sequence[JournalEntry],
+        broker: Planner,
+    ) -> dict[str, tuple[int, int]]:
+        """Have a topic go on where its last transaction ended. Returns its positions."""
+        topic, memory, now = settings.events, self.memory, time.time()
+        epochs = [position.epoch for position in committed.values() if position.epoch is not None]
+        memory.held_positions.raise_epoch(topic, max(epochs, default=0))
+        epoch, current = memory.held_positions.epoch(topic), memory.held_positions.read_offsets().get(topic, {})
+        # Of an earlier epoch: an operator has moved the connector since. Without one: with Kafka's own tools.
+        counting = {
+            partition: position
+            for partition, position in committed.items()
+            if position.epoch is None or position.epoch >= epoch or partition not in current
+        }
+        if any(position.epoch is None for position in counting.values()):
+            memory.held_positions.raise_epoch(topic, epoch + 1)  # what it publishes again is new to the caches
+        earliest = broker.earliest({topic: self._counts[topic]}).get(topic, {})
+        offsets = {**earliest, **current, **{partition: position.offset for partition, position in counting.items()}}
+        offsets = {partition: offset for partition, offset in offsets.items() if int(partition) < self._counts[topic]}
+        if offsets != current:
+            memory.held_positions.hold(topic, offsets, memory.held_positions.epoch(topic))
+        memory.unconfirmed.restore(topic, [(entry.settled, entry.waiting, entry.published) for entry in entries], now)
+        memory.waiting.restore(topic, [entry.at_gate for entry in entries])
+        memory.unconfirmed.shrink(topic, range(self._counts[topic]))
+        memory.waiting.shrink(topic, range(self._counts[topic]))
+        times = {partition: position.at_ms for partition, position in counting.items()}
+        return {partition: (offset, times.get(partition) or int(now * 1000)) for partition, offset in offsets.items()}
+
+    def _past(
+        self, settings: ConnectorSettings, positions: Mapping[str, tuple[int, int]], broker: Planner
+    ) -> dict[str, int]:
+        """Return from which offsets on past events are read: as far back as a cache would know them."""
+        topic, past = settings.events, {}
+        by_time: dict[int, list[str]] = {}
+        for partition, (_, at_ms) in positions.items():
+            by_time.setdefault(at_ms // _SAME_TIME_MS, []).append(partition)
+        for minute, partitions in by_time.items():
+            since_ms = max(0, minute * _SAME_TIME_MS - settings.cache_expire_after_ms)
+            earlier = broker.since({topic: self._counts[topic]}, since_ms).get(topic, {})
+            for partition in partitions:
+                offset = positions[partition][0]
+                first = earlier.get(partition, -1)
+                first = max(first, offset - _MOST_PAST * settings.cache_max_capacity) if first >= 0 else offset
+                past[partition] = min(first, offset)
+        return past
+
+    def _begin_first(
+        self, settings: ConnectorSettings, committed: Mapping[str, GroupPosition], broker: Planner
+    ) -> dict[str, tuple[int, int]]:
+        """Have a topic begin that was not published exactly once before, or whose journal is gone: what may have waited
+        is read again, and published. Returns its positions.
+        """
+        topic, held_positions, count = settings.events, self.memory.held_positions, self._counts[settings.events]
+        current = held_positions.read_offsets().get(topic, {})
+        if not current:  # the disk is gone
+            current = {partition: position.offset for partition, position in committed.items()}
+        if not current:
+            return {}
+        replay_s, now = settings.settle_replay_ms / 1000, time.time()
+        since_ms = int(begins(self.memory.unconfirmed.file)(topic, replay_s, now) * 1000)
+        earlier = broker.since({topic: count}, since_ms).get(topic, {})
+        offsets = {
+            partition: min(offset, earlier[partition]) if earlier.get(partition, -1) >= 0 else offset
+            for partition, offset in {**broker.earliest({topic: count}).get(topic, {}), **current}.items()
+            if int(partition) < count
+        }
+        held_positions.hold(topic, offsets, held_positions.epoch(topic))
+        _log.info("exactly_once.begins", connector=settings.name, topic=topic)
+        return {partition: (offset, int(now * 1000)) for partition, offset in offsets.items()}
+
+    def _write_whole(
+        self,
+        journal: JournalTopic,
+        connector: str,
+        topics: Sequence[str],
+        positions: Sequence[TopicPartition],
+        end: int,
+    ) -> None:
+        """Write all that waits of a connector's topics, with their positions, and delete what is older than `end`."""
+        entries = {
+            topic: whole_entry(
+                connector,
+                topic,
+                self.memory.unconfirmed.of_topic(topic),
+                self.memory.waiting.export_changes([topic]),
+            )
+            for topic in topics
+        }
+        self._commit(connector, topics, entries, positions)
+        # Topics that are not in this run have their owners, who write them anew.
+        journal.delete_before(min([end, *self._begins.get(connector, {}).values()]))
+
+    def _commit(
+        self,
+        connector: str,
+        topics: Sequence[str],
+        entries: Mapping[str, JournalEntry],
+        positions: Sequence[TopicPartition],
+    ) -> None:
+        """Commit entries and positions, while this run owns the records of all these topics."""
+        log = owned_data_log(self.worker, self.owner, DRIVER, whole_batches=True)
+        name = self.worker.journal_topic(connector)
+        try:
+            for topic in topics:
+                log.own(Made(connector, topic))
+            log.start()
+            for topic in topics:
+                log.own(Made(connector, topic))  # raises if another run has them by now
+                for record in entries[topic].to_records() if topic in entries else ():
+                    log.append(name, PARTITION, connector.encode(), record)
+            log.deliver(_COMMIT_TIMEOUT_S)
+            log.commit({group_of(connector): positions} if positions else {}, _COMMIT_TIMEOUT_S)
+        finally:
+            log.close()

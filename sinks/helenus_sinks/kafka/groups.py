@@ -1,0 +1,53 @@
+"""The positions that consumer groups have committed, also in transactions."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import closing
+
+from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
+
+from helenus_sinks.kafka.errors import DeliveryReports, broker_error, new_client
+from helenus_sinks.kafka.settings import client_settings
+
+LOOSE = '{"once":false}'
+"""The metadata of positions that are committed after a batch, not in a transaction with its records."""
+_PASSING = {
+    KafkaError.UNSTABLE_OFFSET_COMMIT,  # a transaction is being committed
+    KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
+    KafkaError.COORDINATOR_NOT_AVAILABLE,
+    KafkaError.NOT_COORDINATOR,
+}
+_ANSWER_TIMEOUT_S = 30.0
+_PAUSE_S = 0.05
+
+
+def committed(consumer: Consumer, partitions: Sequence[TopicPartition]) -> list[TopicPartition]:
+    """Return the positions that a consumer's group has committed, with their metadata; the offset is negative where it
+    has none. Those of a transaction that is open are waited for. Raises KafkaException.
+    """
+    # Not by an admin client: librdkafka 2.16 crashes in that where the coordinator is just being elected.
+    deadline = time.monotonic() + _ANSWER_TIMEOUT_S
+    while True:
+        try:
+            positions: list[TopicPartition] = consumer.committed(list(partitions), _ANSWER_TIMEOUT_S)
+            error = next((position.error for position in positions if position.error is not None), None)
+            if error is None:
+                return positions
+        except KafkaException as failure:
+            error = failure.args[0]
+        if error.code() not in _PASSING or time.monotonic() > deadline:
+            raise KafkaException(error)
+        time.sleep(_PAUSE_S)
+
+
+def read_group(config: Mapping[str, str], group: str, partitions: Sequence[TopicPartition]) -> list[TopicPartition]:
+    """Return the positions of a group, as `committed`. Raises HelenusError BROKER_UNREACHABLE and BROKER_REFUSED."""
+    where = f"{config['bootstrap.servers']}, group {group}"
+    settings = {**client_settings(config), "group.id": group, "isolation.level": "read_committed"}
+    with closing(new_client(Consumer, settings, DeliveryReports(), where)) as consumer:
+        try:
+            return committed(consumer, partitions)
+        except KafkaException as failure:
+            raise broker_error(failure.args[0], where) from None
