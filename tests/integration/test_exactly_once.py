@@ -1,0 +1,309 @@
+"""`exactly.once.support`: whatever is killed, stopped or cut off, `read_committed` readers get each record once."""
+
+from __future__ import annotations
+
+import os
+import random
+import subprocess
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from integration.group_offsets import commit_offsets, end_offsets, group_offsets
+from integration.pipeline import Command, Pipeline, free_port, script, write_properties
+from integration.relay import Relay
+from integration.test_many_connectors import Rest
+from integration.worker_faults import WorkerFaults
+from integration.write_log import Counts, WriteLog, each_change_once, each_once, last_differing, read_counts
+from patience import eventually
+
+from helenus_schemas.settings.properties import read_properties
+from helenus_stack import kafka
+from helenus_stack.java import spark_java_home
+from helenus_stack.progress import Silent
+from helenus_stack.stack import Stack
+from helenus_stack.status import Status
+
+pytestmark = pytest.mark.integration
+
+WRITTEN, READ, PASSING = TABLES = ("once.written", "once.read", "once.passing")
+"""Tables of which a record is a change; the row as it is read; and a row that now and then expires or is deleted."""
+OTHER = "once.other"
+KEYS = 200
+RATE = 150.0
+"""Writes a second: a busy machine keeps up, and each batch has some of each table."""
+SUPPORT = {"exactly.once.support": "required"}
+CONNECT_JSON = "org.apache.kafka.connect.json.JsonConverter"
+ENVELOPES = {
+    "resolver": "none",
+    "output.format": "debezium",
+    **{f"{side}.converter": CONNECT_JSON for side in ("key", "value")},
+    **{f"{side}.converter.schemas.enable": "false" for side in ("key", "value")},
+}
+ROWS = {"output.format": "json", "headers": "digest"}
+LONG_FAULTS, LONG_WRITES = 50, 100_000
+SEED = int(os.environ.get("HELENUS_SEED", time.time_ns() % 10**6))
+NOT_SUPPORTED = "exactly_once.not_supported"
+
+
+@pytest.fixture(scope="module")
+def relay(stack: Stack) -> Iterator[Relay]:
+    """What is before a listener of the broker that advertises it: all connections by it go through the relay."""
+    port = free_port()
+    folder = next(server.folder for server in stack.servers if server.name == "kafka")
+    configured = kafka.configuration(stack.settings, folder)
+    with Relay(port) as relay:
+        more = {
+            "listeners": f"{configured['listeners']},RELAYED://127.0.0.1:{port}",
+            "advertised.listeners": f"{configured['advertised.listeners']},RELAYED://127.0.0.1:{relay.port}",
+            "listener.security.protocol.map": f"{configured['listener.security.protocol.map']},RELAYED:PLAINTEXT",
+        }
+        before = dict(stack.settings.kafka_properties)
+        restart_broker(stack, {**before, **more})
+        yield relay
+        restart_broker(stack, before)
+
+
+def restart_broker(stack: Stack, properties: Mapping[str, str]) -> None:
+    stack.stop("kafka")
+    Stack(stack.directory, kafka_properties=properties).start("kafka")
+
+
+@pytest.fixture(scope="module")
+def pipeline(stack: Stack, status: Status, session: Any, relay: Relay, directory: Path) -> Iterator[Pipeline]:
+    session.execute("CREATE KEYSPACE once WITH replication = {'class': 'SimpleStrategy', 'replication_factor': 1}")
+    for table in (*TABLES, OTHER):
+        session.execute(f"CREATE TABLE {table} (k int PRIMARY KEY, n bigint) WITH cdc = true")
+    pipeline = Pipeline(status, directory)
+    try:
+        with Path(pipeline.agent.arguments[1]).open("a") as file:
+            file.write("cells.include.list=once\\.written\n")
+        pipeline.agent.start().ready()
+        pipeline.connect(*TABLES)
+        set_properties(directory / "worker.properties", {"bootstrap.servers": f"127.0.0.1:{relay.port}"})
+        for table in TABLES:
+            own = ENVELOPES if table == WRITTEN else ROWS
+            # Small batches: a fault meets several, and what waits between two.
+            more = {**own, **SUPPORT, "max.batch.size": 200, "settle.timeout.ms": 1000}
+            set_properties(directory / f"{table}.properties", more)
+        pipeline.connector.start().ready()
+        yield pipeline
+    finally:
+        pipeline.stop()
+
+
+def set_properties(file: Path, properties: Mapping[str, object]) -> None:
+    write_properties(file, {**read_properties(file), **properties})
+
+
+@pytest.fixture(scope="module")
+def chance() -> random.Random:
+    return random.Random(SEED)
+
+
+@pytest.fixture(scope="module")
+def faults(stack: Stack, relay: Relay, pipeline: Pipeline, chance: random.Random) -> WorkerFaults:
+    return WorkerFaults(stack, relay, pipeline, chance)
+
+
+@pytest.fixture(scope="module")
+def writes(session: Any, pipeline: Pipeline) -> WriteLog:
+    """All writes of this file: each test looks at all records there are."""
+    return WriteLog(session, TABLES, KEYS, RATE, passing=[PASSING])
+
+
+@contextmanager
+def exactly_once(pipeline: Pipeline, faults: WorkerFaults, writes: WriteLog, session: Any) -> Iterator[None]:
+    """What happens within leaves each table with each record once, when it is over."""
+    try:
+        with writes:
+            yield
+        faults.wait_ready()
+        wait_quiet(pipeline, TABLES)
+        check_records(pipeline, writes, session)
+    except AssertionError as error:
+        raise AssertionError(f"HELENUS_SEED={SEED}: {error}\n{faults}") from error
+
+
+def wait_quiet(pipeline: Pipeline, tables: Sequence[str]) -> None:
+    """Wait until the group of each connector is at the end of its events, and nothing waits."""
+    brokers = str(pipeline.status.bootstrap_servers)
+    seen: dict[str, dict[int, int]] = {}
+
+    def is_quiet() -> bool:
+        nonlocal seen
+        ends = {table: end_offsets(brokers, f"events-{table}") for table in tables}
+        before, seen = seen, ends
+        if ends != before or pipeline.connector.health()[0] != 200:
+            return False
+        metrics = ("helenus_connector_keys_unconfirmed", "helenus_connector_gate_waiting_events")
+        waiting = sum(pipeline.connector.total(metric) for metric in metrics)
+        return not waiting and all(group_offsets(brokers, group(t), f"events-{t}") == ends[t] for t in tables)
+
+    eventually(is_quiet, lambda: f"all is published; the worker's log ends:\n{pipeline.connector.tail()}", every=2)
+
+
+def group(table: str) -> str:
+    return f"helenus-{table.replace('.', '-')}"
+
+
+def read_topic(pipeline: Pipeline, table: str) -> Counts:
+    return read_counts(str(pipeline.status.bootstrap_servers), f"data-{table}")
+
+
+def check_records(pipeline: Pipeline, writes: WriteLog, session: Any) -> None:
+    errors = {WRITTEN: each_once(read_topic(pipeline, WRITTEN), writes.written[WRITTEN])}
+    for table in (READ, PASSING):
+        counts = read_topic(pipeline, table)
+        rows = {row.k: row.n for row in session.execute(f"SELECT k, n FROM {table}")}
+        errors[table] = [*each_change_once(counts, table == PASSING), *last_differing(counts, rows, writes.gone[table])]
+    assert not any(errors.values()), "".join(
+        f"\n{table}: {len(of_table)} errors\n" + "\n".join(of_table[:8]) for table, of_table in errors.items()
+    )
+
+
+def test_killed_at_each_step(pipeline: Pipeline, faults: WorkerFaults, writes: WriteLog, session: Any) -> None:
+    """Of a task: before and after its transaction, and while what it published is marked. Of the driver: before Spark
+    notes that the batch is done.
+    """
+    with exactly_once(pipeline, faults, writes, session):
+        faults.happen(faults.kill_at_each_point)
+        assert not [line for line in faults.happened if line.startswith("not reached")], str(faults)
+        time.sleep(2)
+
+
+def test_stopped_cut_off_and_killed(pipeline: Pipeline, faults: WorkerFaults, writes: WriteLog, session: Any) -> None:
+    """The worker, its Python workers alone, its connections, and the broker: after each of them it has to go on."""
+    with exactly_once(pipeline, faults, writes, session):
+        for fault in (faults.stop_for_a_while, faults.kill_python_workers, faults.cut_connections, faults.lose_answers):
+            time.sleep(2)
+            faults.happen(fault)
+        faults.wait_ready()
+        faults.happen(faults.kill_broker)
+        time.sleep(2)
+        faults.happen(faults.kill)
+        time.sleep(2)
+
+
+def test_the_host_is_lost_with_its_disks(
+    pipeline: Pipeline, faults: WorkerFaults, writes: WriteLog, session: Any
+) -> None:
+    """Where it was, and what waited, is with the brokers."""
+    with exactly_once(pipeline, faults, writes, session):
+        time.sleep(3)
+        faults.happen(faults.lose_disks)
+        faults.wait_ready()
+
+
+@pytest.mark.long
+@pytest.mark.timeout(3600)
+def test_many_faults(
+    pipeline: Pipeline, faults: WorkerFaults, writes: WriteLog, session: Any, chance: random.Random
+) -> None:
+    """Each kind several times, in an order that the seed says. Some happen while the worker still starts."""
+    kinds = [faults.kinds[index % len(faults.kinds)] for index in range(LONG_FAULTS)]
+    with exactly_once(pipeline, faults, writes, session):
+        for fault in chance.sample(kinds, len(kinds)):
+            time.sleep(chance.uniform(0, 10))
+            faults.happen(fault)
+        writes.wait_written(LONG_WRITES)
+
+
+def test_positions_are_those_of_the_group(pipeline: Pipeline, writes: WriteLog) -> None:
+    """Who moves the group while the worker is stopped, moves the connector: its events are read again from there."""
+    brokers, topic = str(pipeline.status.bootstrap_servers), f"events-{WRITTEN}"
+    wait_quiet(pipeline, TABLES)
+    ends = end_offsets(brokers, topic)
+    assert group_offsets(brokers, group(WRITTEN), topic) == ends
+    assert pipeline.connector.stop() == 0
+    earlier = {partition: max(0, end - 5) for partition, end in ends.items()}
+    commit_offsets(brokers, group(WRITTEN), topic, earlier)
+    assert group_offsets(brokers, group(WRITTEN), topic) == earlier
+    pipeline.connector.start().ready()
+    moved_events = sum(ends.values()) - sum(earlier.values())
+    name = WRITTEN.replace(".", "-")
+    eventually(
+        lambda: pipeline.connector.total("helenus_connector_events_read_total", connector=name) >= moved_events,
+        lambda: f"{moved_events} events are read again\n{pipeline.connector.tail()}",
+    )
+    wait_quiet(pipeline, TABLES)
+    counts = read_topic(pipeline, WRITTEN)
+    assert {key: {record.n for record in records} for key, records in counts.items()} == {
+        key: set(numbers) for key, numbers in writes.written[WRITTEN].items()
+    }
+
+
+NOT_POSSIBLE = {
+    "state": ({}, {"state": "rows", "query.group": "rows"}),
+    "fence.writers": ({"fence.writers": "false"}, {}),
+}
+"""By what is in the way: properties of a worker and of its connector."""
+
+
+@contextmanager
+def other_worker(
+    pipeline: Pipeline, name: str, of_worker: Mapping[str, object], of_connector: Mapping[str, object]
+) -> Iterator[Command]:
+    """A worker of one connector, of OTHER; it is not started."""
+    other = Pipeline(pipeline.status, pipeline.directory / name)
+    other.connect(OTHER, output_format="json")
+    set_properties(other.directory / "worker.properties", of_worker)
+    set_properties(other.directory / f"{OTHER}.properties", of_connector)
+    try:
+        yield other.connector
+    finally:
+        other.stop()
+
+
+@pytest.mark.parametrize("reason", NOT_POSSIBLE)
+def test_required_where_it_cannot_be(pipeline: Pipeline, reason: str) -> None:
+    """`validate` says why, or the connector's task does."""
+    of_worker, of_connector = NOT_POSSIBLE[reason]
+    with other_worker(pipeline, f"required-{reason}", of_worker, {**of_connector, **SUPPORT}) as worker:
+        refusal = validation_error(worker) or task_error(worker)
+    assert "exactly.once.support" in refusal
+    assert reason in refusal
+
+
+def validation_error(worker: Command) -> str:
+    """What `validate` says against a worker's files; empty if they are valid."""
+    command = [script("helenus-connector"), "validate", *worker.arguments[1:]]
+    java = {"JAVA_HOME": str(spark_java_home(Silent()))}
+    answer = subprocess.run(command, env={**os.environ, **java}, capture_output=True, text=True, timeout=120)
+    assert (answer.returncode == 0) == (not answer.stderr), answer.stderr
+    return answer.stderr
+
+
+def task_error(worker: Command) -> str:
+    """Why the task of a worker's connector fails, or the worker itself ends."""
+    worker.start()
+
+    def error() -> str:
+        assert worker.process is not None
+        if worker.process.poll() is not None:
+            return worker.tail()
+        try:
+            task = Rest(worker.port).task(OTHER.replace(".", "-"))
+        except OSError:  # it starts
+            return ""
+        return str(task["trace"]) if task["state"] == "FAILED" else ""
+
+    text: str = eventually(error, worker.tail)
+    return text
+
+
+def test_requested_where_it_cannot_be(pipeline: Pipeline, session: Any) -> None:
+    """It runs, as without, and says so once."""
+    of_worker, of_connector = NOT_POSSIBLE["fence.writers"]
+    requested = {**of_connector, "exactly.once.support": "requested"}
+    with other_worker(pipeline, "requested", of_worker, requested) as worker:
+        worker.start().ready()
+        for k in range(20):
+            session.execute(f"INSERT INTO {OTHER} (k, n) VALUES ({k}, {k})")
+        eventually(lambda: len(read_topic(pipeline, OTHER)) == 20, worker.tail)
+        lines = [line for line in worker.log.read_text().splitlines() if NOT_SUPPORTED in line]
+    assert len(lines) == 1, lines
+    assert "warning" in lines[0].lower(), lines
