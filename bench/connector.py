@@ -1,6 +1,6 @@
 """What the connector does in a second, as ratios of one run, and what it costs.
 
-    python -m bench connector [reads] [copies] [memory] [backlog] [fencing] [--events 100000] [--keys 5000] …
+    python -m bench connector [reads] [copies] [memory] [backlog] [fencing] [exactly-once] [--events 100000] …
 
 - reads: rows re-read per second against one query per event as DataStax's connector sends them: batches of 200, ten
   single threads, one SELECT each, and a barrier. Both cover the same events, in one process, in turns.
@@ -12,6 +12,8 @@
   --copies 3 --set ... gate=local_quorum` each of three nodes reports each change. With `--deletes` rows are written
   again and deleted in turns: a round of updates, and one of deletes of the same rows.
 - fencing: the same with `fence.writers` and without, in turns.
+- exactly-once: the same with `exactly.once.support` and without, in turns. What it does to latency:
+  `python -m bench path --rates 20 --compare exactly.once.support=disabled exactly.once.support=required`.
 
 Starts its own Cassandra, Kafka and registry. No agent runs: events are made as the agent makes them.
 """
@@ -316,16 +318,33 @@ def backlog(status: Status, cassandra: Any, directory: Path, options: argparse.N
 def fencing(status: Status, cassandra: Any, directory: Path, options: argparse.Namespace) -> None:
     """The same backlog for two workers, in turns: one whose records are in transactions, and one without."""
     with ExitStack() as stack:
-        workers = {}
+        backlogs = {}
         for name in ("true", "false"):
             setting = f"fence.writers={name}"
             backlog = Backlog(status, cassandra, directory / name, f"fenced_{name}", options.set, [setting])
-            workers[setting] = stack.enter_context(backlog)
-            workers[setting].fill(0 if workers[setting].has_cells else options.events)
-            workers[setting].warm_up()
-        for turn in range(options.rounds):
-            for setting, worker in sorted(workers.items(), reverse=turn % 2 == 1):
-                print(f"{setting}, round {turn + 1}: {worker.round(options.events)}", flush=True)
+            backlogs[setting] = stack.enter_context(backlog)
+        in_turns(backlogs, options)
+
+
+def exactly_once(status: Status, cassandra: Any, directory: Path, options: argparse.Namespace) -> None:
+    """The same backlog for two workers, in turns: one publishes each record once, the other at least once."""
+    with ExitStack() as stack:
+        backlogs = {}
+        for name in ("disabled", "required"):
+            setting = f"exactly.once.support={name}"
+            backlog = Backlog(status, cassandra, directory / name, f"once_{name}", [*options.set, setting])
+            backlogs[setting] = stack.enter_context(backlog)
+        in_turns(backlogs, options)
+
+
+def in_turns(backlogs: dict[str, Backlog], options: argparse.Namespace) -> None:
+    """Rounds of workers that differ in a setting, by which they are named; each second one the other way round."""
+    for backlog in backlogs.values():
+        backlog.fill(0 if backlog.has_cells else options.events)
+        backlog.warm_up()
+    for turn in range(options.rounds):
+        for setting, backlog in sorted(backlogs.items(), reverse=turn % 2 == 1):
+            print(f"{setting}, round {turn + 1}: {backlog.round(options.events)}", flush=True)
 
 
 PIECES: dict[str, Callable[..., None]] = {
@@ -334,6 +353,7 @@ PIECES: dict[str, Callable[..., None]] = {
     "memory": memory,
     "backlog": backlog,
     "fencing": fencing,
+    "exactly-once": exactly_once,
 }
 
 

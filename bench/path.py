@@ -1,6 +1,7 @@
 """Latency of the path at steady rates of writes, and reads per event.
 
     python -m bench path [--rates 50] [--log kafka] [--set resolver=none --set output.format=debezium]
+    python -m bench path --rates 20 --compare exactly.once.support=disabled exactly.once.support=required
 
 - write → event: from the driver's acknowledgement to the event in a consumer on this machine.
 - write → record: to the first record of the key that shows the write or a later one.
@@ -8,7 +9,8 @@
 - Reads per event: a backlog of events over 5,000 keys, uniform and zipf 0.99, read by the connector.
 
 `--set` is for the file of the connector whose latencies are measured. With `resolver=none` the events have cells, and
-reads are not counted, as there are none.
+reads are not counted, as there are none. With `--compare` only latencies are measured: of the connector with each of
+these settings, in turns.
 """
 
 from __future__ import annotations
@@ -38,6 +40,7 @@ from helenus_stack.status import Status
 
 SECONDS = 40
 WARM_UP_SECONDS = 25
+TURNS = 3
 KEYS = 5_000
 EVENTS = 20_000
 
@@ -47,6 +50,7 @@ def main() -> None:
     parser.add_argument("--rates", type=int, nargs="*", default=[50], help="writes a second; none: no latencies")
     parser.add_argument("--log", choices=["kafka", "pulsar"], default="kafka")
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="for the connector's file")
+    parser.add_argument("--compare", nargs="*", default=[], metavar="KEY=VALUE", help="for the same file, in turns")
     options = parser.parse_args()
     rates, reads_rows = options.rates, "resolver=none" not in options.set
     with (
@@ -66,6 +70,9 @@ def main() -> None:
                 add(agent.files[0], ["cells.include.list=bench\\\\.latency"])
             with running(agent, {}):
                 topics_exist(status, "events-bench.latency", "events-bench.uniform", "events-bench.skewed")
+                if options.compare:
+                    compare(stack, status, cassandra, java, rates, options.set, options.compare)
+                    return
                 if rates:
                     latency(stack, status, cassandra, java, rates, options.set)
                 if reads_rows:
@@ -161,6 +168,40 @@ def latency(
     stack: Stack, status: Status, cassandra: Any, java: dict[str, str], rates: list[int], more: list[str]
 ) -> None:
     """The connector, with `more` in its file, meets all rates, and then the empty stage does."""
+    worker = latency_of_connector(stack, status, cassandra, java, rates, more)
+    from bench import empty_stage
+
+    empty = empty_stage.program(stack.directory, worker, "events-bench.latency", "empty-bench.latency")
+    with running(empty, java):
+        topics_exist(status, "empty-bench.latency")
+        write(cassandra, WARM_UP_SECONDS, 50)
+        for rate in rates:
+            writes, seen = measured(status, cassandra, rate, "empty-bench.latency")
+            report(f"{rate}/s, write → empty stage", delays(writes, seen["empty-bench.latency"]))
+
+
+def compare(
+    stack: Stack,
+    status: Status,
+    cassandra: Any,
+    java: dict[str, str],
+    rates: list[int],
+    more: list[str],
+    settings: list[str],
+) -> None:
+    """The connector, with `more` and one of these settings in its file, meets all rates, in turns; each second turn is
+    the other way round.
+    """
+    for turn in range(TURNS):
+        for setting in settings if turn % 2 == 0 else reversed(settings):
+            print(f"{setting}, turn {turn + 1}")
+            latency_of_connector(stack, status, cassandra, java, rates, [*more, setting])
+
+
+def latency_of_connector(
+    stack: Stack, status: Status, cassandra: Any, java: dict[str, str], rates: list[int], more: list[str]
+) -> Path:
+    """The connector, with `more` in its file, meets all rates. Returns its worker's file."""
     connector = programs.connector(status, stack.directory / "bench", "bench", "latency")
     add(connector.files[1], ["snapshot.mode=never", *more])
     with running(connector, java):
@@ -171,16 +212,7 @@ def latency(
             writes, seen = measured(status, cassandra, rate, "events-bench.latency", "data-bench.latency")
             report(f"{rate}/s, write → event", delays(writes, seen["events-bench.latency"]))
             report(f"{rate}/s, write → record", delays(writes, seen["data-bench.latency"]))
-    from bench import empty_stage
-
-    worker = connector.files[0]
-    empty = empty_stage.program(stack.directory, worker, "events-bench.latency", "empty-bench.latency")
-    with running(empty, java):
-        topics_exist(status, "empty-bench.latency")
-        write(cassandra, WARM_UP_SECONDS, 50)
-        for rate in rates:
-            writes, seen = measured(status, cassandra, rate, "empty-bench.latency")
-            report(f"{rate}/s, write → empty stage", delays(writes, seen["empty-bench.latency"]))
+    return connector.files[0]
 
 
 def measured(
