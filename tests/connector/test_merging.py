@@ -109,8 +109,10 @@ def read(
     return pd.concat([batch.to_pandas() for batch in _task_reader.read_places(plan, parts)])
 
 
-def merged(frames: Sequence[pd.DataFrame], state: MapState) -> tuple[list[MergedChange], PlaceResult]:
-    operator = RowsOperator(lambda: TABLE, 60, True, True)
+def merged(
+    frames: Sequence[pd.DataFrame], state: MapState, is_cassandra_3: bool = False
+) -> tuple[list[MergedChange], PlaceResult]:
+    operator = RowsOperator(lambda: TABLE, lambda: is_cassandra_3, 60, True, True)
     operator.init(Handle(state))  # type: ignore[arg-type]
     rows = pd.concat(list(operator.handleInputRows((0,), iter(frames), None)))  # type: ignore[arg-type]
     changes = [change for pack in rows["merged"].dropna() for change in unpack_changes(pack)]
@@ -130,6 +132,17 @@ def test_events_of_a_place_come_in_their_order_and_are_merged(monkeypatch: pytes
     changes, ended = merged([backwards.iloc[:2], backwards.iloc[2:]], state)
     assert [(m.op, m.after and m.after["v"]) for m in changes] == [("c", i(c)) for c in range(5)]
     assert (ended.partition, ended.read, ended.row_count, ended.next_due) == (0, 5, 5, None)
+
+
+@pytest.mark.parametrize(("is_cassandra_3", "winner"), [(True, 1), (False, -1)])
+@pytest.mark.parametrize("values", [(1, -1), (-1, 1)])
+def test_of_equal_write_times_the_value_wins_that_the_nodes_keep(
+    monkeypatch: pytest.MonkeyPatch, values: tuple[int, int], is_cassandra_3: bool, winner: int
+) -> None:
+    rows = read(monkeypatch, {0: events(*(insert(1, 1, v=value) for value in values))}, places=(40,))
+    changes, _ = merged([rows], MapState(), is_cassandra_3)
+    assert isinstance(last := changes[-1], RowChange)
+    assert (last.after or {})["v"] == i(winner)
 
 
 def test_a_repeated_batch_gives_the_same(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,6 +6,7 @@ import os
 import re
 import subprocess
 import threading
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -130,6 +131,38 @@ def create_tables(session: Any, version: str, keyspace: str, types: Mapping[str,
 def insert_every_type(session: Any, table: str, types: Mapping[str, tuple[str, str]], k: int) -> None:
     values = ", ".join(literal for _, literal in types.values())
     session.execute(f"INSERT INTO {table} (k, {', '.join(types)}) VALUES ({k}, {values})")
+
+
+def test_equal_write_times(run: Run) -> None:
+    """Whatever order they come in, state=rows keeps the value that the node keeps."""
+    session, table, is_3 = run.session, f"{run.keyspace}.merged", run.version == "3.11"
+    pairs = [
+        ("v = 'a'", "v = 'é'", "a" if is_3 else "é"),
+        ("v = 'x'", "v = 'xé'", "xé"),
+        ("n = 1", "n = -1", 1 if is_3 else -1),
+        ("v = 'b'", "v = 'a' USING TTL 100000", "b" if is_3 else "a"),
+    ]
+    expected = {}
+    for c, (*values, winner) in enumerate(pairs):
+        for d, order in (("a", values), ("b", values[::-1])):
+            written_at = time.time_ns() // 1000
+            for value in order:
+                assignment, _, ttl = value.partition(" USING ")
+                using = f"TIMESTAMP {written_at}" + (f" AND {ttl}" if ttl else "")
+                session.execute(f"UPDATE {table} USING {using} SET {assignment} WHERE p = 9 AND c = {c} AND d = '{d}'")
+            column = assignment[0]
+            row = session.execute(f"SELECT {column} FROM {table} WHERE p = 9 AND c = {c} AND d = '{d}'").one()
+            assert row[0] == winner, assignment
+            expected[c, d] = column, winner
+
+    def published() -> dict[Any, Any]:
+        rows = {(record.key["c"], record.key["d"]): record.value for record in run.pipeline.records(table)}
+        return {key: (column, (rows.get(key) or {}).get(column)) for key, (column, _) in expected.items()}
+
+    eventually(lambda: published() == expected, "the values that the node keeps")
+    exit_status, report, errors = verify(run.pipeline, table, "--patience", "60")
+    assert exit_status == 0, f"{report}\n{errors}\n{run.pipeline.connector.tail()}"
+    assert published() == expected
 
 
 def test_every_mode(run: Run) -> None:

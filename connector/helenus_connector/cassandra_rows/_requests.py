@@ -20,7 +20,7 @@ from helenus_connector.config.connector import ConnectorSettings
 from helenus_connector.interfaces.resolver import SchemaChanged
 from helenus_schemas.cql.table import Table
 from helenus_schemas.errors import HelenusError
-from helenus_schemas.service.cassandra import is_page_refused
+from helenus_schemas.service.cassandra import is_page_refused, known_releases
 
 _ATTEMPTS_PER_KEY = 3
 _PAGE_ROWS = 500  # rows of an answer in memory at once
@@ -44,8 +44,8 @@ def refuses_groups(session: Any, table: Table) -> bool:
     Cassandra 3.11 does.
     """
     has_collections = any(column.type.multicell for column in table.values)
-    hosts = session.cluster.metadata.all_hosts() if table.clustering and has_collections else ()
-    return any(str(getattr(host, "release_version", None)).startswith("3.") for host in hosts)
+    releases = known_releases(session) if table.clustering and has_collections else ()
+    return any(release.startswith("3.") for release in releases)
 
 
 class RowRequests:

@@ -17,6 +17,7 @@ from helenus_connector.shape.selection.row_selection import make_selection
 from helenus_schemas.cql.table import Table
 from helenus_schemas.cql.types import quote
 from helenus_schemas.errors import HelenusError, Kind
+from helenus_schemas.service.cassandra import known_releases
 
 _WITHOUT_ELEMENT_TIMES = ("3", "4")
 """Cassandra's major versions without WRITETIME of a collection's elements: CASSANDRA-8877 is in 5.0."""
@@ -60,7 +61,7 @@ def _check_write_times(table: Table, session: Any) -> HelenusError | None:
     A state of rows has all columns, and reads what the log does not decide, after a TRUNCATE or a gap, for example.
     """
     unfrozen = [column.name for column in table.values if column.type.multicell]
-    older = [release for release in _releases(session) if release.partition(".")[0] in _WITHOUT_ELEMENT_TIMES]
+    older = [release for release in known_releases(session) if release.partition(".")[0] in _WITHOUT_ELEMENT_TIMES]
     if not unfrozen or not older:
         return None
     problem = (
@@ -71,17 +72,12 @@ def _check_write_times(table: Table, session: Any) -> HelenusError | None:
     return HelenusError(Kind.TABLE_UNSUPPORTED, problem, table.full_name, advice)
 
 
-def _releases(session: Any) -> list[str]:
-    """Return the versions of Cassandra that the nodes have, as far as the driver knows."""
-    return sorted(str(host.release_version) for host in session.cluster.metadata.all_hosts() if host.release_version)
-
-
 def _check_reading(settings: ConnectorSettings, table: Table, session: Any) -> HelenusError | None:
     """Return CASSANDRA_AUTH if the role may not read the table, and TABLE_UNSUPPORTED if the table does not take a
     consistency level of the connector: Accord takes no local one.
     """
     levels_used = {"LOCAL_ONE"} if settings.cassandra_username is not None else set()
-    if any(release.partition(".")[0] not in _BEFORE_ACCORD for release in _releases(session)):
+    if any(release.partition(".")[0] not in _BEFORE_ACCORD for release in known_releases(session)):
         levels_used = {settings.query_consistency, settings.snapshot_consistency}
     probe = _empty_read(table)
     for level in sorted(levels_used):

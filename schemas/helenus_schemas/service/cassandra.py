@@ -39,6 +39,20 @@ _CUT_OFF = (ConnectionResetError, ConnectionShutdown)
 """How a connection ends if the node does not understand its first bytes, as with TLS on one side only."""
 
 
+def known_releases(session: Any) -> list[str]:
+    """Return the versions of Cassandra that the nodes have, sorted, as far as the driver knows."""
+    hosts = session.cluster.metadata.all_hosts()
+    return sorted(str(host.release_version) for host in hosts if host.release_version)
+
+
+def is_cassandra_3(session: Any) -> bool:
+    """Return whether the nodes are of Cassandra 3.x, as far as the driver knows. A cluster that is being upgraded is
+    not: what its upgraded nodes decide is what all of them decide in the end.
+    """
+    releases = known_releases(session)
+    return bool(releases) and all(release.startswith("3.") for release in releases)
+
+
 def connect(
     settings: CassandraSettings,
     policy: LoadBalancingPolicy | None = None,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import struct
 import time
 from collections.abc import Iterable, Mapping, Sequence
@@ -105,8 +106,10 @@ class _Row:
     deleted: int = _NEVER
     columns: dict[str, int] = field(default_factory=dict)
     cells: dict[tuple[str, bytes | None], Cell] = field(default_factory=dict)
+    expiries_of_ties: set[int] = field(default_factory=set)
+    """When cells expire that have the write time of another."""
 
-    def add(self, record: Record) -> None:
+    def add(self, record: Record, is_cassandra_3: bool) -> None:
         content = record.content
         if content.liveness is not None and (self.liveness is None or _wins(content.liveness, self.liveness)):
             self.liveness = content.liveness
@@ -116,7 +119,10 @@ class _Row:
             self.columns[column] = max(self.columns.get(column, _NEVER), deletion.write_time)
         for cell in content.cells:
             known_cell = self.cells.get((cell.column, cell.path))
-            self.cells[cell.column, cell.path] = cell if known_cell is None else _reconciled(known_cell, cell)
+            if known_cell is not None and known_cell.write_time == cell.write_time:
+                self.expiries_of_ties |= {c.expires for c in (known_cell, cell) if c.expires is not None}
+            winner = cell if known_cell is None else _reconciled(known_cell, cell, is_cassandra_3)
+            self.cells[cell.column, cell.path] = winner
 
     def live(self, deleted: int, now: float) -> list[Cell]:
         return [
@@ -146,10 +152,12 @@ def _wins(a: Liveness, b: Liveness) -> bool:
     return a.expires is not None
 
 
-def _reconciled(a: Cell, b: Cell) -> Cell:
+def _reconciled(a: Cell, b: Cell, is_cassandra_3: bool) -> Cell:
     """Cells.reconcile."""
     if a.write_time != b.write_time:
         return a if a.write_time > b.write_time else b
+    if is_cassandra_3:
+        return max(a, b, key=_order_on_cassandra_3)
     ends = [
         (cell.deleted_at is not None, cell.expires if cell.value is not None else cell.deleted_at) for cell in (a, b)
     ]
@@ -163,11 +171,20 @@ def _reconciled(a: Cell, b: Cell) -> Cell:
     return a if (a.value or b"") >= (b.value or b"") else b
 
 
-class Folded:
-    """A table's records, which may come in any order."""
+def _order_on_cassandra_3(cell: Cell) -> tuple[bool, list[int], float]:
+    """Conflicts.resolveRegular of 3.11, of cells that have not expired: the value comes before the TTL, and its bytes
+    are signed.
+    """
+    ends = cell.expires if cell.value is not None else cell.deleted_at
+    signed = [byte - 256 if byte > 127 else byte for byte in cell.value or b""]
+    return cell.value is None, signed, math.inf if ends is None else ends
 
-    def __init__(self, table: Table, records: Iterable[Record]) -> None:
-        self._table = table
+
+class Folded:
+    """A table's records, which may come in any order, of nodes of Cassandra 3.x or of later ones."""
+
+    def __init__(self, table: Table, records: Iterable[Record], is_cassandra_3: bool = False) -> None:
+        self._table, self._is_cassandra_3 = table, is_cassandra_3
         self._partitions: dict[bytes, int] = {}
         self._ranges: dict[bytes, list[Record]] = {}
         self._statics: dict[bytes, _Row] = {}
@@ -181,10 +198,10 @@ class Folded:
             elif record.scope == Scope.RANGE:
                 self._ranges.setdefault(record.partition, []).append(record)
             elif record.scope == Scope.STATIC:
-                self._statics.setdefault(record.partition, _Row()).add(record)
+                self._statics.setdefault(record.partition, _Row()).add(record, is_cassandra_3)
             else:
                 assert record.clustering is not None
-                self._rows[record.partition].setdefault(record.clustering, _Row()).add(record)
+                self._rows[record.partition].setdefault(record.clustering, _Row()).add(record, is_cassandra_3)
 
     def compare(self, selected: Selected) -> int:
         """Assert that these rows were selected, and no others. Returns how many were compared: where something expired
@@ -207,12 +224,12 @@ class Folded:
                 cells = row.live(gone, now)
                 if cells or row.is_live(gone, now):
                     expected[(*key, *clustering)] = {**self._seen(cells, selected.of_elements), **of_statics}
-                if _is_near(row.expiries() | static.expiries(), selected):
+                if self._is_unsure(row, selected) or self._is_unsure(static, selected):
                     unsure.add((*key, *clustering))
             if of_statics and not expected:
                 expected[key + (None,) * len(self._table.clustering)] = of_statics
             selected_rows = {k: rows.pop(k) for k in list(rows) if k[: len(key)] == key}
-            if unsure or _is_near(static.expiries(), selected):
+            if unsure or self._is_unsure(static, selected):
                 continue
             compared += len(selected_rows)
             assert selected_rows.keys() == expected.keys(), f"{self._table.full_name} {key}"
@@ -228,6 +245,11 @@ class Folded:
                             assert selected.first - 1 <= expires - ttl_left <= selected.last + 1, f"{where} {name}"
         assert not rows, self._table.full_name
         return compared
+
+    def _is_unsure(self, row: _Row, selected: Selected) -> bool:
+        """Whether something of a row expired when it was read, or on Cassandra 3.x when it was merged."""
+        may_have_expired = any(expiry < selected.last + 2 for expiry in row.expiries_of_ties)
+        return _is_near(row.expiries(), selected) or (self._is_cassandra_3 and may_have_expired)
 
     def _seen(self, cells: Sequence[Cell], of_elements: bool) -> dict[str, Any]:
         values_by_column: dict[str, list[Any]] = {}

@@ -41,10 +41,11 @@ OPTIONS: Mapping[str, Mapping[str, Override]] = {
 @dataclass
 class Recording:
     """What was done, and the segments it is in; `records` are what Cassandra's own reader finds there, and `selected`
-    the rows that there were in the end, of tables by id.
+    the rows that there were in the end, of tables by id. `version` is Cassandra's.
     """
 
     seed: int
+    version: str
     executed: list[Done]
     tables: Mapping[UUID, Table]
     views: list[UUID]
@@ -80,7 +81,7 @@ def record(directory: Path, yaml: Mapping[str, Override], seed: int, oracle: Ora
         time.sleep(1)  # until what was written is synced
     segments = sorted(Path(status.nodes[0].cdc_raw).glob("*.log"))
     records = oracle.read(Path(status.nodes[0].cassandra_yaml), schema, segments, followed(tables))
-    return Recording(seed, executed, tables, views, segments, records, selected)
+    return Recording(seed, version, executed, tables, views, segments, records, selected)
 
 
 def _run_workload(session: object, seed: int, setup: Sequence[str]) -> list[Done]:

@@ -162,7 +162,9 @@ def _put_cell(row: CellRow, cell: Cell, current: Cell | None, doubts: Doubts) ->
     if cell == current:
         return _UNCHANGED
     is_live = cell[2] is not None
-    if current is None or wins(cell, current):
+    if current is not None and doubts.is_cassandra_3 and doubts.is_tie_undecided(cell, current):
+        return _UNPROVEN
+    if current is None or wins(cell, current, doubts.is_cassandra_3):
         is_known = cell[1] > doubts.horizon and (row.implied_deletion is None or not row.may_be_late_copy(cell[1]))
         # The current one may have been written after a newer deletion, which took this cell, was purged.
         if is_live and not is_known:

@@ -2,7 +2,9 @@
 
 Of two cells the one with the higher write time stays; at equal times a tombstone before one with a TTL, that before one
 without, of two of a kind the one that ends later, then the larger value (Cells.resolveRegular, LivenessInfo.supersedes
-of Cassandra 5.0). A tombstone is kept for gc_grace_seconds, and purged by a compaction of some time after that.
+of Cassandra 5.0). Nodes of Cassandra 3.x look at the value before the TTL, and take its bytes for signed ones: there
+'a' stays before 'é' (Conflicts.resolveRegular of 3.11). A tombstone is kept for gc_grace_seconds, and purged by a
+compaction of some time after that.
 """
 
 from __future__ import annotations
@@ -16,6 +18,11 @@ NEVER = -(1 << 63)
 """A write time before all others."""
 _RECHECK_S = 3600
 """In a backlog a tombstone is checked again after an hour at the latest, as the backlog may end sooner."""
+
+_TO_SIGNED_ORDER = bytes(byte ^ 0x80 for byte in range(256))
+"""Maps bytes so that the order of unsigned bytes is that of signed ones, as ByteBuffer.compareTo has it."""
+_ENDLESS = 1 << 62
+"""A time after that of any cell's end."""
 
 ListElement = tuple[int, bytes | None, bool]
 
@@ -42,12 +49,14 @@ class Doubts(NamedTuple):
     Tombstones of before `soft_before`, s since the epoch, may have been purged: they may hide nothing any more.
     `firm_floor` is the newest write time of the other deletions of the partition and of ranges that delete a row.
     `logged_at` is when the mutation was appended to the events topic, s since the epoch: not before it was logged.
+    `is_cassandra_3` as of `wins`: how the nodes decide where write times are equal.
     """
 
     horizon: int = NEVER
     soft_before: int = -1
     firm_floor: int | None = None
     logged_at: int = 0
+    is_cassandra_3: bool = False
 
     def is_soft(self, cell: Cell) -> bool:
         """Return whether a tombstone, or what is left of a cell that expired, may have been purged."""
@@ -55,6 +64,14 @@ class Doubts(NamedTuple):
             return (cell.deleted_at or 0) <= self.soft_before
         is_expired = cell.expires is not None and cell.expires <= self.logged_at
         return is_expired and (cell.expires or 0) - (cell.ttl or 0) <= self.soft_before
+
+    def is_tie_undecided(self, a: Cell, b: Cell) -> bool:
+        """Return whether nodes of Cassandra 3.x may have merged two cells of one write time when one had expired: it
+        was a tombstone by then, and hid the other, which has not expired.
+        """
+        if a.write_time != b.write_time or a.value is None or b.value is None:
+            return False
+        return min(_end(a), _end(b)) <= self.logged_at < max(_end(a), _end(b))
 
 
 NO_DOUBTS = Doubts()
@@ -101,10 +118,20 @@ def supersedes(a: Liveness, b: Liveness) -> bool:
     return a.expires is not None and b.expires is None
 
 
-def wins(a: Cell, b: Cell) -> bool:
-    """Return whether a cell replaces another: Cells.resolveRegular."""
+def _end(cell: Cell) -> int:
+    """Return when a cell ends, s since the epoch: one of no TTL after all others, a tombstone when it was written."""
+    ends = cell.deleted_at if cell.value is None else cell.expires
+    return _ENDLESS if ends is None else ends
+
+
+def wins(a: Cell, b: Cell, is_cassandra_3: bool = False) -> bool:
+    """Return whether a cell replaces another: Cells.resolveRegular; on nodes of Cassandra 3.x
+    Conflicts.resolveRegular.
+    """
     if a.write_time != b.write_time:
         return a.write_time > b.write_time
+    if is_cassandra_3:
+        return _wins_tie_on_cassandra_3(a, b)
     a_ends = a.deleted_at if a.value is None else a.expires
     b_ends = b.deleted_at if b.value is None else b.expires
     if (a_ends is None) != (b_ends is None):
@@ -114,3 +141,16 @@ def wins(a: Cell, b: Cell) -> bool:
     if a_ends is not None and b_ends is not None and a_ends != b_ends:
         return a_ends > b_ends
     return (a.value or b"") > (b.value or b"")
+
+
+def _wins_tie_on_cassandra_3(a: Cell, b: Cell) -> bool:
+    """Return whether a cell replaces another of the same write time on nodes of Cassandra 3.x.
+
+    Cells that have expired count as live ones here: of those see `Doubts.is_tie_undecided`.
+    """
+    if (a.value is None) != (b.value is None):
+        return a.value is None
+    a_value, b_value = a.value or b"", b.value or b""
+    if a_value != b_value:
+        return a_value.translate(_TO_SIGNED_ORDER) > b_value.translate(_TO_SIGNED_ORDER)
+    return _end(a) > _end(b)

@@ -5,9 +5,9 @@
 Each event is merged by Cassandra's rules (`_cell_merge`), in any order, however often it comes. What Cassandra does not
 decide by write times is read: an event that a TRUNCATE may have dropped (`_topic_partition_history`), and what a
 tombstone hides that may have been purged (`_cell_rules`). The result depends on the store, the events, the table's
-definition and the time of the batch. A batch first processes what expired, in the order of time (`_due_rows`), so that
-`before` is the row as it was last published; then it merges the events (`_row_merger`, and `_scopes` for deletes of
-more than a row).
+definition, whether the nodes are of Cassandra 3.x, and the time of the batch. A batch first processes what expired, in
+the order of time (`_due_rows`), so that `before` is the row as it was last published; then it merges the events
+(`_row_merger`, and `_scopes` for deletes of more than a row).
 
     store key                    value
     r key, s key of partition    a row, static columns (`_row.CellRow`)
@@ -82,7 +82,8 @@ class TopicPartitionMerger:
     of their scope follow them. `trusts_absence`: whether a row that is not in the store was not there before, as long
     as the partition has no more than `proven_up_to` disturbances. Else such a row is unknown: it is read, or said to be
     gone. `has_snapshots`: whether there is a snapshot after a disturbance. `id_now` gives the table's id as all nodes
-    have it, which `table` may be behind.
+    have it, which `table` may be behind. `is_cassandra_3`: whether the nodes are of 3.x, which decide otherwise between
+    two cells of one write time (`_cell_rules.wins`).
 
     Each event is counted in one way at most. `copies`: it changes nothing in the state, as it was merged before, or as
     newer writes hide it. `outdated`: it is of a table that had this name before, or a TRUNCATE dropped it. `unchanged`:
@@ -105,6 +106,7 @@ class TopicPartitionMerger:
         id_now: Callable[[], UUID] | None = None,
         proven_up_to: int = 0,
         has_snapshots: bool = True,
+        is_cassandra_3: bool = False,
     ) -> None:
         counters = [column.name for column in table.values if column.type.name == "counter"]
         if counters:
@@ -118,7 +120,7 @@ class TopicPartitionMerger:
         self._row_store = RowStore(table, codec, store, grace_here)
         self._images = RowImages(table, self._row_store, partition)
         self._requests = ReadRequests(self._row_store, partition, patience_s)
-        self._row_merger = RowMerger(table, self._row_store, gc_grace_s, patience_s)
+        self._row_merger = RowMerger(table, self._row_store, gc_grace_s, patience_s, is_cassandra_3)
         self._scopes = ScopeMerger(table, self._row_store, self._images, self._requests, markers, has_snapshots)
         self._due_rows = DueRows(self._row_store, self._images, self._requests, grace_here, self._is_valid_key)
         self._check, self._decode_cells = TableCheck(table), cell_decoder(table.values)

@@ -2,9 +2,9 @@
 
     source → groupBy(place).transformWithStateInPandas(`RowsOperator`) → stage
 
-It reads no row. Its changes depend on its state, the events, the batch's time and the table's definition alone, so that
-a repeated batch gives the same unless the table was altered meanwhile. Spark keeps the state with the checkpoint, and
-goes back to that of the batch before, if one fails.
+It reads no row. Its changes depend on its state, the events, the batch's time, the table's definition and the nodes'
+version alone, so that a repeated batch gives the same unless the table was altered, or the last node of Cassandra 3.x
+upgraded, meanwhile. Spark keeps the state with the checkpoint, and goes back to that of the batch before, if one fails.
 """
 
 from __future__ import annotations
@@ -57,21 +57,22 @@ class PlaceResult(NamedTuple):
 
 class RowsOperator(StatefulProcessor):
     """Takes rows of the source's `PLACED`, grouped by place. `table` gives the current table, given True as all nodes
-    have it; `patience_s`, `markers`, `trusts_absence`, `has_snapshots`, and by partition `proven_up_to`, as of
-    `TopicPartitionMerger`. Raises HelenusError for what must not be skipped: then the batch fails, and is repeated as a
-    whole.
+    have it; `patience_s`, `markers`, `trusts_absence`, `has_snapshots`, by partition `proven_up_to`, and what
+    `is_cassandra_3` gives, as of `TopicPartitionMerger`. Raises HelenusError for what must not be skipped: then the
+    batch fails, and is repeated as a whole.
     """
 
     def __init__(
         self,
         table: Callable[..., Table],
+        is_cassandra_3: Callable[[], bool],
         patience_s: int,
         markers: bool,
         trusts_absence: bool,
         proven_up_to: Mapping[int, int] | None = None,
         has_snapshots: bool = True,
     ) -> None:
-        self._table = table
+        self._table, self._is_cassandra_3 = table, is_cassandra_3
         self._merge_settings = patience_s, markers, trusts_absence, has_snapshots
         self._proven_up_to = proven_up_to or {}
         self._store: Any = None
@@ -97,6 +98,7 @@ class RowsOperator(StatefulProcessor):
             lambda: self._table(True).id,
             proven_up_to,
             has_snapshots=has_snapshots,
+            is_cassandra_3=self._is_cassandra_3(),
         )
         later_notes: list[PartitionNote] = []
         read_count = 0

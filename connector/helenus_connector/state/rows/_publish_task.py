@@ -24,6 +24,7 @@ from helenus_connector.state.rows._change_pack import unpack_changes
 from helenus_connector.state.rows._operator import PlaceResult
 from helenus_schemas.cql.table import Table
 from helenus_schemas.service import logs
+from helenus_schemas.service.cassandra import is_cassandra_3
 from helenus_schemas.service.failpoints import reach
 
 DONE = "done binary"
@@ -55,6 +56,10 @@ class CurrentTable:
             last.schema_version, last.table = definition
         assert last.table is not None
         return last.table
+
+    def is_cassandra_3(self) -> bool:
+        """Return whether the table's nodes are of Cassandra 3.x, as far as the driver knows."""
+        return is_cassandra_3(worker_process.session_for(self._settings))
 
 
 @dataclass(slots=True)

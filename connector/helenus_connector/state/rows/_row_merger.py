@@ -28,12 +28,15 @@ _ALWAYS = 1 << 62
 
 class RowMerger:
     """Merges events into the rows of one topic partition, in one batch. `gc_grace_s`: for how long Cassandra keeps
-    tombstones. `patience_s`: after which time a read shows all that was written before.
+    tombstones. `patience_s`: after which time a read shows all that was written before. `is_cassandra_3` as of
+    `_cell_rules.wins`.
     """
 
-    def __init__(self, table: Table, row_store: RowStore, gc_grace_s: int, patience_s: int) -> None:
+    def __init__(
+        self, table: Table, row_store: RowStore, gc_grace_s: int, patience_s: int, is_cassandra_3: bool
+    ) -> None:
         self._table, self._row_store = table, row_store
-        self._gc_grace_s, self._patience_s = gc_grace_s, patience_s
+        self._gc_grace_s, self._patience_s, self._is_cassandra_3 = gc_grace_s, patience_s, is_cassandra_3
         self._lists = frozenset(c.name for c in table.values if c.type.multicell and c.type.name == "list")
         self._covers_row, _ = covering(table)
         self._row_read_merger = self._make_read_merger(Scope.ROW, table.regulars)
@@ -42,7 +45,8 @@ class RowMerger:
     def _make_read_merger(self, scope: Scope, columns: Sequence[Column]) -> ReadMerger:
         names = {column.name for column in columns}
         schema = bytes.fromhex(self._table.schema_id)
-        return ReadMerger(scope, schema, names, self._lists & names, self._table.dropped_at, self._patience_s)
+        lists, dropped_at = self._lists & names, self._table.dropped_at
+        return ReadMerger(scope, schema, names, lists, dropped_at, self._patience_s, self._is_cassandra_3)
 
     def merge_mutation(
         self, row: CellRow, name: bytes, partition_key: bytes, update: Cells, logged_at: int
@@ -73,7 +77,7 @@ class RowMerger:
                 firm_floor = partition.deletion_floor(clustering, self._covers_row, soft_before)
         if row.proven_up_to < history.disturbances and not row.is_empty():
             soft_before = _ALWAYS  # a TRUNCATE may have dropped its tombstones
-        return floor, Doubts(history.horizon, soft_before, firm_floor, logged_at)
+        return floor, Doubts(history.horizon, soft_before, firm_floor, logged_at, self._is_cassandra_3)
 
     def merge_read(self, row: CellRow, name: bytes, partition_key: bytes, change: Change, cells: Cells) -> bool:
         """Merge the cells that a read found. Return whether that changes the row. The last word also lifts deletions

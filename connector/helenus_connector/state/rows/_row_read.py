@@ -93,7 +93,7 @@ class ReadOutcome(NamedTuple):
 
 class ReadMerger:
     """Merges reads into rows of one scope. `columns` are those of the scope, `lists` those of them that are unfrozen
-    lists, `schema` is the id of the definition that has them.
+    lists, `schema` is the id of the definition that has them. `is_cassandra_3` as of `_cell_rules.wins`.
     """
 
     def __init__(
@@ -104,10 +104,11 @@ class ReadMerger:
         lists: AbstractSet[str],
         dropped_at: Mapping[str, int],
         patience_s: int,
+        is_cassandra_3: bool = False,
     ) -> None:
         self._is_row = scope is Scope.ROW
         self._schema, self._columns, self._lists, self._dropped_at = schema, columns, lists, dropped_at
-        self._patience_s = patience_s
+        self._patience_s, self._is_cassandra_3 = patience_s, is_cassandra_3
 
     def is_last(self, row: CellRow, read: RowRead) -> bool:
         """Return whether a read is the last word on a row. A read lacks columns that were added since."""
@@ -194,7 +195,7 @@ class ReadMerger:
             current = row.cells.get(key)
             if key[0] in self._lists or (current is not None and _is_same_cell(cell, current)):
                 continue
-            if current is not None and not wins(cell, current):
+            if current is not None and not wins(cell, current, self._is_cassandra_3):
                 if not (is_last or read.is_deleted(key[0], current.write_time)):
                     is_open = True
                     continue

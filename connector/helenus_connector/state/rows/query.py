@@ -249,8 +249,10 @@ class RowsQuery(QueryRunner):
         source = session.readStream.format("helenus-events").option("plan", str(plan.file)).option("placed", "true")
         patience_s = -(-task.settings.settle_min_age_ms // 1000)
         has_snapshots = task.settings.snapshot_mode != "never"
+        current_table = CurrentTable(task.settings)
         operator = RowsOperator(
-            CurrentTable(task.settings),
+            current_table,
+            current_table.is_cassandra_3,
             patience_s,
             task.settings.markers,
             identity.is_whole,
