@@ -46,6 +46,7 @@ def tombstone(deleted_at: int) -> Cell:
         (live(b"a", ttl=1000), live(b"a"), "a", "b"),
         (live(b"a", ttl=1000), live(b"b", ttl=500), "a", "b"),
         (live(b"a", ttl=1000), live(b"a", ttl=500), "a", "a"),
+        (live(b"b", ttl=1000), live(b"a", ttl=999, written_at=101), "b", "a"),  # both expire at once
         (tombstone(100), live(b"\x7f"), "a", "a"),
         (tombstone(100), live(b"\x7f", ttl=1000), "a", "a"),
         (tombstone(100), live(b""), "a", "a"),

@@ -168,6 +168,8 @@ def _reconciled(a: Cell, b: Cell, is_cassandra_3: bool) -> Cell:
         return a if a_is_gone else b
     if a_ends is not None and b_ends is not None and a_ends != b_ends:
         return a if a_ends > b_ends else b
+    if a.ttl is not None and b.ttl is not None and a.ttl != b.ttl:
+        return a if a.ttl < b.ttl else b
     return a if (a.value or b"") >= (b.value or b"") else b
 
 

@@ -1,10 +1,10 @@
 """Cassandra's rules for which of two cells wins, and for how long it keeps tombstones.
 
 Of two cells the one with the higher write time stays; at equal times a tombstone before one with a TTL, that before one
-without, of two of a kind the one that ends later, then the larger value (Cells.resolveRegular, LivenessInfo.supersedes
-of Cassandra 5.0). Nodes of Cassandra 3.x look at the value before the TTL, and take its bytes for signed ones: there
-'a' stays before 'é' (Conflicts.resolveRegular of 3.11). A tombstone is kept for gc_grace_seconds, and purged by a
-compaction of some time after that.
+without, of two of a kind the one that ends later, then the one of the lower TTL, then the larger value
+(Cells.resolveRegular, LivenessInfo.supersedes of Cassandra 5.0). Nodes of Cassandra 3.x look at the value before the
+TTL, and take its bytes for signed ones: there 'a' stays before 'é' (Conflicts.resolveRegular of 3.11). A tombstone is
+kept for gc_grace_seconds, and purged by a compaction of some time after that.
 """
 
 from __future__ import annotations
@@ -140,6 +140,8 @@ def wins(a: Cell, b: Cell, is_cassandra_3: bool = False) -> bool:
         return a.value is None
     if a_ends is not None and b_ends is not None and a_ends != b_ends:
         return a_ends > b_ends
+    if a.ttl is not None and b.ttl is not None and a.ttl != b.ttl:
+        return a.ttl < b.ttl  # it was written later
     return (a.value or b"") > (b.value or b"")
 
 
