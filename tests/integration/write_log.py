@@ -36,19 +36,20 @@ Counts = dict[int, list[CountRecord]]
 
 
 class WriteLog:
-    """Writes to tables in turns, so many times a second, while it is entered. Rows of those that are `passing` also
-    expire and are deleted.
+    """Writes to these keys of tables in turns, so many times a second, while it is entered. Rows of those that are
+    `passing` also expire and are deleted.
     """
 
     def __init__(
-        self, session: Any, tables: Sequence[str], keys: int, rate: float, passing: Collection[str] = ()
+        self, session: Any, tables: Sequence[str], keys: range, rate: float, passing: Collection[str] = ()
     ) -> None:
         self.written: dict[str, dict[int, list[int]]] = {table: {} for table in tables}
         """By table and key, the `n` of each INSERT that Cassandra acknowledged."""
         self.gone: dict[str, set[int]] = {table: set() for table in tables}
         """The keys whose last write was a DELETE, or has a TTL."""
         self.count = 0
-        self._session, self._keys, self._pause_s, self._passing = session, keys, 1 / rate, frozenset(passing)
+        self.keys = keys
+        self._session, self._pause_s, self._passing = session, 1 / rate, frozenset(passing)
         self._inserts = {
             table: session.prepare(f"INSERT INTO {table} (k, n) VALUES (?, ?) USING TIMESTAMP ? AND TTL ?")
             for table in tables
@@ -91,7 +92,7 @@ class WriteLog:
     def _write(self, table: str) -> None:
         self.count += 1
         turn = self.count // len(self.written)
-        key, self._n = turn % self._keys, max(self._n + 1, time.time_ns() // 1000)
+        key, self._n = self.keys[turn % len(self.keys)], max(self._n + 1, time.time_ns() // 1000)
         if table in self._passing and turn % _DELETES == 0:
             self._execute(self._deletes[table], (self._n, key))
             self.gone[table].add(key)
@@ -113,8 +114,8 @@ class WriteLog:
         raise error
 
 
-def read_counts(brokers: str, topic: str) -> Counts:
-    """What a `read_committed` reader gets of a topic of JSON, of rows or of Debezium's envelopes."""
+def read_counts(brokers: str, topic: str, keys: range) -> Counts:
+    """What a `read_committed` reader gets of these keys in a topic of JSON, of rows or of Debezium's envelopes."""
     counts: Counts = {}
     settings = {"bootstrap.servers": brokers, "group.id": "counts", "isolation.level": "read_committed"}
     with closing(Consumer({**settings, "enable.partition.eof": True, "enable.auto.commit": False})) as consumer:
@@ -129,7 +130,8 @@ def read_counts(brokers: str, topic: str) -> Counts:
                 error = message.error()
                 if error is None:
                     key, record = _count(message)
-                    counts.setdefault(key, []).append(record)
+                    if key in keys:
+                        counts.setdefault(key, []).append(record)
                 elif error.code() == KafkaError._PARTITION_EOF:
                     ended.add(message.partition())
                 else:
