@@ -20,7 +20,7 @@ from helenus_connector.gate.waiting import WaitingChanges, WaitingLimits
 from helenus_connector.interfaces.event import Event, WaitingChange
 from helenus_connector.journal import recovery
 from helenus_connector.journal._positions import group_of, read_positions
-from helenus_connector.journal._topic import JournalTopic
+from helenus_connector.journal._topic import Journals
 from helenus_connector.journal.recovery import DriverMemory, JournalOfRun
 from helenus_connector.journal.transaction import BatchTransaction
 from helenus_connector.log._kafka_planner import KafkaPlanner
@@ -129,7 +129,7 @@ class Runs:
         return sum(map(len, self.journal().values()))
 
     def journal(self) -> dict[str, list[Any]]:
-        return JournalTopic(self.worker, self.group).read().entries
+        return Journals(self.worker).read([self.group])[self.group].entries
 
 
 @pytest.fixture
@@ -315,25 +315,39 @@ def test_a_long_journal_is_written_anew(runs: Runs, monkeypatch: pytest.MonkeyPa
 def test_a_journal_that_is_gone_is_begun_anew(runs: Runs) -> None:
     runs.begin()
     runs.publish({0: 15, 1: 15}, runs.waiting_outcome(b"a"))
-    journal = JournalTopic(runs.worker, runs.group)
-    journal.delete_before(journal.end())
+    journals = Journals(runs.worker)
+    journals.delete_before(journals.ends([runs.group]))
     runs.lose_disk()
     runs.begin()
     assert runs.held_offsets == {"0": 0, "1": 0}
     assert runs.journal_length() == 1
 
 
-def test_a_damaged_entry_stops_its_connector(runs: Runs) -> None:
-    runs.begin()
+def test_a_damaged_entry_stops_its_connector_alone(runs: Runs) -> None:
+    other = runs.settings.model_copy(update={"name": f"{runs.group}-b", "events_topic": f"events-{runs.group}-b"})
     log = KafkaLog(runs.worker.producer_config)
+    log.create(other.events, 1, {})
+    runs.begin(**{other.events: Task(1, other)})
+    assert runs.errors == {}
     log.append(runs.worker.journal_topic(runs.group), 0, b"k", b"no entry")
     log.flush(30)
     log.close()
-    runs.begin()
-    (error,) = runs.errors.values()
-    assert error.kind is Kind.STATE
+    journal = runs.begin(**{other.events: Task(1, other)})
+    ((topic, error),) = runs.errors.items()
+    assert (topic, error.kind) == (runs.settings.events, Kind.STATE)
     assert "delete the topic" in str(error)
     assert runs.worker.journal_topic(runs.group) in str(error)
+    assert journal.topics.keys() == journal.connectors.keys() == {other.events}
+
+
+def test_what_is_refused_is_not_published_in_another_way(runs: Runs, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        raise HelenusError(Kind.BROKER_REFUSED, "no right to create", "here")
+
+    monkeypatch.setattr(Journals, "create", refuse)
+    journal = runs.begin()
+    assert [error.kind for error in runs.errors.values()] == [Kind.BROKER_REFUSED]
+    assert (journal.topics, journal.connectors) == ({}, {})
 
 
 def test_a_topic_that_is_not_there_yet_begins_when_it_is(runs: Runs) -> None:

@@ -24,7 +24,6 @@ from helenus_schemas.event.change import Bound
 VERSION = b"\1"
 _MOST_BYTES = 400_000
 """Of the parts of an entry that is written as several: brokers take a million bytes, unless set."""
-_MAX_COUNT = 1 << 31
 _DAMAGED = (
     "stop the worker and delete the topic: connectors then read again what came in the last settle.replay.ms, and "
     "publish it once more"

@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass, field
+from functools import partial
 
 import structlog
 from confluent_kafka import TopicPartition
@@ -21,8 +23,15 @@ from helenus_connector.control.positions import HeldPositions
 from helenus_connector.control.status import Task
 from helenus_connector.gate.waiting import WaitingChanges
 from helenus_connector.journal._entry import JournalEntry, whole_entry
-from helenus_connector.journal._positions import GroupPosition, group_of, read_positions, to_commit, to_commit_again
-from helenus_connector.journal._topic import PARTITION, JournalTopic
+from helenus_connector.journal._positions import (
+    GroupPosition,
+    Positions,
+    group_of,
+    read_positions,
+    to_commit,
+    to_commit_again,
+)
+from helenus_connector.journal._topic import PARTITION, Journals
 from helenus_connector.log.choice import owned_data_log, planner
 from helenus_connector.log.events import Planner
 from helenus_connector.unconfirmed.files import begins
@@ -38,6 +47,8 @@ _MOST_PAST = 4
 """Times as many past events are read as a cache holds changes: where three nodes report each, no more are known."""
 _SAME_TIME_MS = 60_000
 """Partitions whose times differ by less are asked for together."""
+_PARALLEL_GROUPS = 8
+_NO_LEADER = "a partition of the events topic has no leader, or the topic is not there"
 _COMMIT_AGAIN_S = 12 * 3600.0
 """Kafka forgets positions after a week (`offsets.retention.minutes`)."""
 
@@ -65,29 +76,31 @@ class JournalOfRun:
     topics: dict[str, dict[str, int]] = field(default_factory=dict)
     connectors: dict[str, str] = field(default_factory=dict)
     _counts: dict[str, int] = field(default_factory=dict)
-    _begins: dict[str, dict[str, int]] = field(default_factory=dict)
+    _other_begins: dict[str, list[int]] = field(default_factory=dict)
     _bytes: int = 0
     _committed_at: float = field(default_factory=time.monotonic)
+
+    def __post_init__(self) -> None:
+        self._journals = Journals(self.worker)
 
     def begin(self, tasks: Mapping[str, Task]) -> dict[str, HelenusError]:
         """Have these tasks' topics begin where the broker's positions are. Their records are owned by now, and the
         former owner is fenced. Returns the errors of those that can't begin. Raises HelenusError BROKER_UNREACHABLE.
         """
-        errors: dict[str, HelenusError] = {}
         with closing(planner(self.worker)) as broker:
             self._counts = broker.partitions(list(tasks))
-            for connector in sorted({task.connector for task in tasks.values()}):
-                topics = {topic: task.settings for topic, task in tasks.items() if task.connector == connector}
-                for topic in [topic for topic in topics if not self._counts.get(topic)]:
-                    problem = "a partition of the events topic has no leader, or the topic is not there"
-                    errors[topic] = HelenusError(Kind.BROKER_UNREACHABLE, problem, f"topic {topic}")
-                    del topics[topic]
-                try:
-                    self._begin_connector(connector, topics, broker)
-                except HelenusError as error:
-                    if error.kind is Kind.BROKER_UNREACHABLE:
-                        raise
-                    errors |= dict.fromkeys(topics, error)
+            errors = {
+                topic: HelenusError(Kind.BROKER_UNREACHABLE, _NO_LEADER, f"topic {topic}")
+                for topic in tasks
+                if not self._counts.get(topic)
+            }
+            try:
+                errors |= self._begin({topic: task for topic, task in tasks.items() if topic not in errors}, broker)
+            except HelenusError as error:
+                if error.kind is Kind.BROKER_UNREACHABLE:
+                    raise
+                self.topics, self.connectors = {}, {}
+                errors |= dict.fromkeys(tasks.keys() - errors.keys(), error)
         return errors
 
     def note_batch(self, journal_bytes: int) -> None:
@@ -95,52 +108,61 @@ class JournalOfRun:
         anew; and now and then, commit positions once more. Raises as `begin`.
         """
         self._bytes += journal_bytes
+        connectors = dict(self.connectors)  # others may leave meanwhile
         if self._bytes > _LONGEST_JOURNAL:
-            for connector in sorted(set(self.connectors.values())):
-                journal = JournalTopic(self.worker, connector)
-                self._write_whole(journal, connector, self._topics_of(connector), [], journal.end())
+            self._write_whole(connectors, {}, self._journals.ends(set(connectors.values())))
             self._bytes = 0
         if time.monotonic() - self._committed_at > _COMMIT_AGAIN_S:
             self._committed_at = time.monotonic()
-            for connector in sorted(set(self.connectors.values())):
-                topics = self._topics_of(connector)
-                positions = read_positions(self.worker, connector, {topic: self._counts[topic] for topic in topics})
-                renewed = [partition for topic in positions for partition in to_commit_again(topic, positions[topic])]
-                self._commit(connector, topics, {}, renewed)
+            positions = self._read_positions(connectors)
+            renewed = {topic: to_commit_again(topic, of_topic) for topic, of_topic in positions.items()}
+            self._commit(connectors, {}, renewed)
 
     def leave(self, topic: str) -> None:
         """Publish a topic no more in this run."""
         self.topics.pop(topic, None)
         self.connectors.pop(topic, None)
 
-    def _topics_of(self, connector: str) -> list[str]:
-        return [topic for topic, owner in self.connectors.items() if owner == connector]
-
-    def _begin_connector(self, connector: str, topics: Mapping[str, ConnectorSettings], broker: Planner) -> None:
-        if not topics:
-            return
-        journal = JournalTopic(self.worker, connector)
-        journal.create()
-        content = journal.read(self.wait)
-        committed = read_positions(self.worker, connector, {topic: self._counts[topic] for topic in topics})
-        past: dict[str, dict[str, int]] = {}
-        positions: list[TopicPartition] = []
-        for topic, settings in topics.items():
-            topic_positions = committed.get(topic, {})
-            entries = content.entries.get(topic)
+    def _begin(self, tasks: Mapping[str, Task], broker: Planner) -> dict[str, HelenusError]:
+        if not tasks:
+            return {}
+        self.connectors = {topic: task.connector for topic, task in tasks.items()}
+        connectors = set(self.connectors.values())
+        self._journals.create(sorted(connectors))
+        contents = self._journals.read(connectors, self.wait)
+        errors = {topic: error for topic, name in self.connectors.items() if (error := contents[name].error)}
+        for topic in errors:
+            self.leave(topic)
+        committed = self._read_positions(self.connectors)
+        positions: dict[str, list[TopicPartition]] = {}
+        for topic, connector in self.connectors.items():
+            topic_positions, entries = committed.get(topic, {}), contents[connector].entries.get(topic)
             is_loose = any(position.is_loose for position in topic_positions.values())
             if entries and topic_positions and not is_loose:
-                begun = self._continue(settings, topic_positions, entries, broker)
-                past[topic] = self._past(settings, begun, broker)
+                begun = self._continue(tasks[topic].settings, topic_positions, entries, broker)
+                self.topics[topic] = self._past(tasks[topic].settings, begun, broker)
             else:
-                begun = self._begin_first(settings, topic_positions, broker)
-                past[topic] = {}
+                begun = self._begin_first(tasks[topic].settings, topic_positions, broker)
+                self.topics[topic] = {}
             epoch = self.memory.held_positions.epoch(topic)
-            positions += to_commit(topic, {int(p): position for p, position in begun.items()}, epoch)
-        self._begins[connector] = {topic: begin for topic, begin in content.begins.items() if topic not in topics}
-        self._write_whole(journal, connector, list(topics), positions, content.end)
-        self.topics |= past
-        self.connectors |= dict.fromkeys(topics, connector)
+            positions[topic] = to_commit(topic, {int(p): position for p, position in begun.items()}, epoch)
+        self._other_begins = {
+            name: [begin for topic, begin in contents[name].begins.items() if topic not in self.topics]
+            for name in connectors
+        }
+        self._write_whole(self.connectors, positions, {name: content.end for name, content in contents.items()})
+        return errors
+
+    def _read_positions(self, connectors: Mapping[str, str]) -> Positions:
+        """Return the committed positions of topics, each of a connector, which has a group of its own."""
+        partitions: dict[str, dict[str, int]] = {}
+        for topic, connector in connectors.items():
+            partitions.setdefault(connector, {})[topic] = self._counts[topic]
+        positions: dict[str, Mapping[str, GroupPosition]] = {}
+        with ThreadPoolExecutor(_PARALLEL_GROUPS) as pool:
+            for of_connector in pool.map(partial(read_positions, self.worker), partitions, partitions.values()):
+                positions |= of_connector
+        return positions
 
     def _continue(
         self,
@@ -218,13 +240,13 @@ class JournalOfRun:
 
     def _write_whole(
         self,
-        journal: JournalTopic,
-        connector: str,
-        topics: Sequence[str],
-        positions: Sequence[TopicPartition],
-        end: int,
+        connectors: Mapping[str, str],
+        positions: Mapping[str, Sequence[TopicPartition]],
+        ends: Mapping[str, int],
     ) -> None:
-        """Write all that waits of a connector's topics, with their positions, and delete what is older than `end`."""
+        """Write all that waits of topics, each of a connector, with their positions, and delete what is older than the
+        journals' `ends`.
+        """
         entries = {
             topic: whole_entry(
                 connector,
@@ -232,31 +254,37 @@ class JournalOfRun:
                 self.memory.unconfirmed.of_topic(topic),
                 self.memory.waiting.export_changes([topic]),
             )
-            for topic in topics
+            for topic, connector in connectors.items()
         }
-        self._commit(connector, topics, entries, positions)
+        self._commit(connectors, entries, positions)
         # Topics that are not in this run have their owners, who write them anew.
-        journal.delete_before(min([end, *self._begins.get(connector, {}).values()]))
+        self._journals.delete_before(
+            {name: min([ends[name], *self._other_begins.get(name, ())]) for name in set(connectors.values())}
+        )
 
     def _commit(
         self,
-        connector: str,
-        topics: Sequence[str],
+        connectors: Mapping[str, str],
         entries: Mapping[str, JournalEntry],
-        positions: Sequence[TopicPartition],
+        positions: Mapping[str, Sequence[TopicPartition]],
     ) -> None:
-        """Commit entries and positions, while this run owns the records of all these topics."""
+        """Commit entries and positions, while this run owns the records of all these topics, each of a connector."""
+        if not connectors:
+            return
+        groups: dict[str, list[TopicPartition]] = {}
+        for topic, connector in connectors.items():
+            if positions.get(topic):
+                groups.setdefault(group_of(connector), []).extend(positions[topic])
         log = owned_data_log(self.worker, self.owner, DRIVER, whole_batches=True)
-        name = self.worker.journal_topic(connector)
         try:
-            for topic in topics:
+            for topic, connector in connectors.items():
                 log.own(Made(connector, topic))
             log.start()
-            for topic in topics:
+            for topic, connector in connectors.items():
                 log.own(Made(connector, topic))  # raises if another run has them by now
                 for record in entries[topic].to_records() if topic in entries else ():
-                    log.append(name, PARTITION, connector.encode(), record)
+                    log.append(self.worker.journal_topic(connector), PARTITION, connector.encode(), record)
             log.deliver(_COMMIT_TIMEOUT_S)
-            log.commit({group_of(connector): positions} if positions else {}, _COMMIT_TIMEOUT_S)
+            log.commit(groups, _COMMIT_TIMEOUT_S)
         finally:
             log.close()
