@@ -61,7 +61,7 @@ def pipeline(status: Status, session: Any, brokers: ThreeBrokers, directory: Pat
 def test_brokers_and_workers_are_killed(pipeline: Pipeline, brokers: ThreeBrokers, session: Any) -> None:
     """Coordinators and leaders move in the middle of transactions."""
     chance = random.Random(SEED)
-    writes = WriteLog(session, TABLES, 200, 100.0)
+    writes = WriteLog(session, TABLES, range(200), 100.0)
     try:
         with writes:
             for _ in range(FAULTS):
