@@ -30,6 +30,7 @@ ENVELOPES = {
 }
 SEED = int(os.environ.get("HELENUS_SEED", time.time_ns() % 10**6))
 FAULTS = 8
+KEYS = range(200)
 
 
 @pytest.fixture(scope="module")
@@ -61,7 +62,7 @@ def pipeline(status: Status, session: Any, brokers: ThreeBrokers, directory: Pat
 def test_brokers_and_workers_are_killed(pipeline: Pipeline, brokers: ThreeBrokers, session: Any) -> None:
     """Coordinators and leaders move in the middle of transactions."""
     chance = random.Random(SEED)
-    writes = WriteLog(session, TABLES, range(200), 100.0)
+    writes = WriteLog(session, TABLES, KEYS, 100.0)
     try:
         with writes:
             for _ in range(FAULTS):
@@ -82,8 +83,8 @@ def check(pipeline: Pipeline, brokers: ThreeBrokers, session: Any, writes: Write
     """All records are there, each once."""
 
     def differing() -> list[str]:
-        errors = each_once(read_counts(brokers.bootstrap_servers, f"data-{WRITTEN}"), writes.written[WRITTEN])
-        counts = read_counts(brokers.bootstrap_servers, f"data-{READ}")
+        errors = each_once(read_counts(brokers.bootstrap_servers, f"data-{WRITTEN}", KEYS), writes.written[WRITTEN])
+        counts = read_counts(brokers.bootstrap_servers, f"data-{READ}", KEYS)
         rows = {row.k: row.n for row in session.execute(f"SELECT k, n FROM {READ}")}
         return errors + each_change_once(counts) + last_differing(counts, rows, ())
 
