@@ -403,3 +403,11 @@ def test_what_publishes_exactly_once(
     table_properties = {"name": "t", "keyspace": "ks", "table": "t", "output.format": "json", **connector}
     settings = ConnectorSettings.from_properties(table_properties, "t")
     assert reason in obstacle(WorkerSettings.from_properties(properties, "worker"), settings)
+
+
+@pytest.mark.parametrize("support", ["disabled", "requested"])
+def test_a_state_of_rows_says_that_it_is_not_published_exactly_once(support: str) -> None:
+    properties = {"name": "t", "keyspace": "ks", "table": "t", "output.format": "json", "state": "rows"}
+    properties |= {"query.group": "own", "exactly.once.support": support}
+    warnings = ConnectorSettings.from_properties(properties, "t").warnings
+    assert any("exactly.once.support does not count" in warning for warning in warnings) == (support == "requested")

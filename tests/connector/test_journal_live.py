@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from confluent_kafka import Consumer, TopicPartition
+from confluent_kafka import Consumer, Producer, TopicPartition
 from patience import eventually
 from structlog.testing import capture_logs
 
@@ -310,6 +310,33 @@ def test_a_long_journal_is_written_anew(runs: Runs, monkeypatch: pytest.MonkeyPa
     runs.lose_disk()
     runs.begin()
     assert runs.waiting[0] == {b"%d" % n: b"%d" % n for n in range(1, 9)}
+
+
+def test_the_past_goes_by_the_times_of_a_partitions_events(runs: Runs) -> None:
+    """Not by the clock, as in a backlog of days; nor by another partition, which may be quiet for as long."""
+    day_ms, now_ms = 86_400_000, int(time.time() * 1000)
+    expire_ms = runs.settings.cache_expire_after_ms
+    producer = Producer(runs.worker.consumer_config)
+    times = {0: now_ms - 1000 * day_ms, 1: now_ms}
+    runs.settings = runs.settings.model_copy(update={"events_topic": f"{runs.settings.events}-old"})
+    log = KafkaLog(runs.worker.producer_config)
+    log.create(runs.settings.events, 2, {"retention.ms": "-1", "message.timestamp.before.max.ms": str(2000 * day_ms)})
+    log.close()
+    for partition, last_ms in times.items():
+        for event in range(EVENTS):  # half of them as old as a cache would know, and half older
+            event_ms = last_ms - (EVENTS - 1 - event) * expire_ms // (EVENTS // 2)
+            producer.produce(runs.settings.events, b"%d" % event, b"k", partition, timestamp=event_ms)
+    assert producer.flush(30) == 0
+    runs.begin()
+    log = owned_data_log(runs.worker, runs.owner, 0)
+    transaction = runs.transaction(log, {0: EVENTS, 1: EVENTS})
+    transaction.times = times
+    transaction.commit(BatchOutcome(), 30)
+    log.close()
+    runs.lose_disk()
+    past = runs.begin().topics[runs.settings.events]
+    for partition in ("0", "1"):
+        assert EVENTS // 2 - 3 <= past[partition] <= EVENTS // 2, past
 
 
 def test_a_journal_that_is_gone_is_begun_anew(runs: Runs) -> None:

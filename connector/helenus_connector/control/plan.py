@@ -56,8 +56,9 @@ class QueryPlan:
         of tables, and takes some ms to send.
         """
         connectors = {topic: self.connectors[topic] for topic in topics if topic in self.connectors}
-        once: dict[str, dict[str, int]] = {topic: {} for topic in self.exactly_once}  # the planner has read the past
-        return replaced(self, connectors=connectors, held={}, epochs={}, exactly_once=once)
+        # Only the planner needs the offsets of past events.
+        exactly_once: dict[str, dict[str, int]] = {topic: {} for topic in self.exactly_once}
+        return replaced(self, connectors=connectors, held={}, epochs={}, exactly_once=exactly_once)
 
     # These are asked for in each batch, and of hundreds of tables they take a while.
     @cached_property

@@ -14,8 +14,8 @@ from confluent_kafka.admin import AdminClient
 from helenus_connector.config.worker import WorkerSettings
 from helenus_connector.journal._entry import JournalEntry
 from helenus_connector.log.choice import data_log, data_planner, read_data
-from helenus_connector.log.events import Message, OffsetRange, Planner
-from helenus_schemas.errors import HelenusError, Kind
+from helenus_connector.log.events import Message, OffsetRange, Planner, ends
+from helenus_schemas.errors import HelenusError
 from helenus_sinks.kafka.errors import DeliveryReports, new_client, text_of
 from helenus_sinks.kafka.settings import client_settings
 
@@ -24,7 +24,6 @@ PARTITION = 0
 _CONFIG = {"cleanup.policy": "delete", "retention.ms": "-1", "retention.bytes": "-1"}
 """What is not needed any more is deleted by a run's start, and by nobody else."""
 _DELETE_TIMEOUT_S = 10.0
-_ELECTION_S, _POLL_S = 30.0, 0.5
 
 
 @dataclass
@@ -109,18 +108,7 @@ class Journals:
             _log.warning("journal.not_deleted", topics=len(names), error=error, advice=advice)
 
     def _ends(self, planner: Planner, connectors: Collection[str], wait: Callable[[float], None]) -> dict[str, int]:
-        names = {self._worker.journal_topic(connector): connector for connector in connectors}
-        deadline = time.monotonic() + _ELECTION_S
-        while True:
-            failure: HelenusError | None = None
-            try:
-                latest = planner.latest(dict.fromkeys(names, 1))
-                if latest.keys() >= names.keys():
-                    return {connector: latest[name][str(PARTITION)] for name, connector in names.items()}
-            except HelenusError as error:
-                failure = error
-            if time.monotonic() > deadline or (failure and failure.kind is not Kind.BROKER_UNREACHABLE):
-                missing = ", ".join(sorted(names)[:3])
-                problem = "a journal has no leader"
-                raise failure or HelenusError(Kind.BROKER_UNREACHABLE, problem, f"topics {missing}")
-            wait(_POLL_S)
+        return {
+            connector: ends(planner, self._worker.journal_topic(connector), 1, wait)[str(PARTITION)]
+            for connector in connectors
+        }
