@@ -201,7 +201,12 @@ PULSAR = {"pulsar.service.url": "pulsar://h:1", "pulsar.admin.url": "http://h:1"
 
 
 @pytest.mark.parametrize(
-    "more", [{"fence.writers": "false"}, {"log": "pulsar", **PULSAR}, {"data.log": "pulsar", **PULSAR}]
+    "more",
+    [
+        {"fence.writers": "false"},
+        {"log": "pulsar", "fence.writers": "false", **PULSAR},
+        {"log": "pulsar", "data.log": "kafka", **PULSAR},
+    ],
 )
 def test_where_nothing_is_fenced(tmp_path: Path, brokers: Brokers, more: dict[str, str]) -> None:
     ownership = TopicOwnership(worker(tmp_path, **more), "default")

@@ -17,6 +17,7 @@ from helenus_connector.config.worker import WorkerSettings
 from helenus_connector.log.events import Offsets
 from helenus_schemas.service.logs import Setup, follow, setup
 from helenus_sinks.kafka.owners import RecordsOwner
+from helenus_sinks.pulsar.epochs import EpochOwner
 
 
 @dataclass(frozen=True)
@@ -42,7 +43,7 @@ class QueryPlan:
     start: int = 0
     tables: dict[str, int] = field(default_factory=dict)
     places: tuple[int, ...] = ()
-    owner: RecordsOwner | None = None
+    owner: RecordsOwner | EpochOwner | None = None
     exactly_once: dict[str, dict[str, int]] = field(default_factory=dict)
     logging: Setup = field(default_factory=setup)
 
@@ -58,7 +59,8 @@ class QueryPlan:
         connectors = {topic: self.connectors[topic] for topic in topics if topic in self.connectors}
         # Only the planner needs the offsets of past events.
         exactly_once: dict[str, dict[str, int]] = {topic: {} for topic in self.exactly_once}
-        return replaced(self, connectors=connectors, held={}, epochs={}, exactly_once=exactly_once)
+        owner = self.owner.for_topics(topics) if isinstance(self.owner, EpochOwner) else self.owner
+        return replaced(self, connectors=connectors, held={}, epochs={}, exactly_once=exactly_once, owner=owner)
 
     # These are asked for in each batch, and of hundreds of tables they take a while.
     @cached_property

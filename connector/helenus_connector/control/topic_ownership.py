@@ -1,4 +1,5 @@
-"""Which run of a query owns the records of its tables, with the brokers: `helenus_sinks.kafka.owners` says what for.
+"""Which run of a query owns the records of its tables, with the brokers: `helenus_sinks.kafka.owners` says what for,
+and how Kafka refuses those of others; `helenus_sinks.pulsar.owners` how Pulsar does.
 
 A worker that starts, and a task that somebody restarts, takes the records from whoever had them. Later runs of the same
 worker don't take them back: their tasks fail instead, or two workers would take them from each other for ever.
@@ -12,25 +13,59 @@ import secrets
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterable
-from dataclasses import replace
+from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Protocol
 
 import structlog
 
+from helenus_connector.config.state import marker_topic
 from helenus_connector.config.worker import WorkerSettings
 from helenus_connector.control.status import Task
+from helenus_connector.log.choice import claim_epochs, next_epochs
 from helenus_schemas.errors import HelenusError, Kind
 from helenus_sinks.kafka.owned_log import not_owner
-from helenus_sinks.kafka.owners import PREFIX, Claim, Made, RecordsOwner, Unavailable, claim
+from helenus_sinks.kafka.owners import PREFIX, Made, RecordsOwner, Unavailable, claim
+from helenus_sinks.pulsar.epochs import EpochOwner, first_epoch, run_epoch, since
 
 _log = structlog.get_logger(__name__)
 _LEAST_PRODUCERS, _PRODUCERS_PER_SLOT = 4, 2
 """A process that takes another's place has an id of its own, while nobody knows whether the other one ended."""
 _CLAIM_AGAIN_S = 3600.0
-"""Kafka keeps who the owner is for a week, or until the topic is deleted."""
+"""Kafka keeps who the owner is for a week, or until the topic is deleted. And a task that writes nothing learns by it
+that another worker has its records.
+"""
 _one_claim = threading.Lock()
 """Queries of a worker would fence each other's claims."""
 _ADVICE = "or set fence.writers=false, if nothing but checkpoint.dir is to keep two workers apart"
+Owner = RecordsOwner | EpochOwner
+Stopping = Callable[[], bool]
+
+
+@dataclass(frozen=True)
+class Claimed:
+    """What a claim brought: the former workers, each with its connector, of topics that this one did not have; and by
+    events topic the errors of those that are not owned.
+    """
+
+    former: set[tuple[str, str]] = field(default_factory=set)
+    errors: dict[str, HelenusError] = field(default_factory=dict)
+
+
+class _Ownership(Protocol):
+    """One query's ownership with brokers of a kind. `had` are the events topics that an earlier claim got."""
+
+    @property
+    def owner(self) -> Owner: ...
+
+    def begin_run(self, run: int, slots: int, who: str) -> None:
+        """Begin a run, which owns nothing yet."""
+
+    def needs_claims(self, slots: int) -> bool:
+        """Return whether all has to be claimed again, since Spark runs so many tasks at once now."""
+
+    def claim(self, tasks: Sequence[Task], had: Collection[str], stopping: Stopping) -> Claimed:
+        """Own the records of tasks. Raises HelenusError BROKER_UNREACHABLE, and Unavailable."""
 
 
 class TopicOwnership:
@@ -40,70 +75,56 @@ class TopicOwnership:
     """
 
     def __init__(self, worker: WorkerSettings, group: str) -> None:
-        self.owner: RecordsOwner | None = None
         self._worker = worker
         self._group = group
-        self._is_used = worker.fence_writers and worker.log == worker.log_of_data == "kafka"
+        self._brokers = _brokers(worker, group)
+        self._is_fenced = False
         self._has_warned = False
-        # Begins the names of all its runs: so a claim that failed halfway is told from another worker's.
-        self._runs = f"{PREFIX}{group}-{secrets.token_hex(6)}"
         self._run_count = 0
         self._had: set[str] = set()
         self._claim_next_at: dict[str, float] = {}
 
+    @property
+    def owner(self) -> Owner | None:
+        return self._brokers.owner if self._brokers is not None and self._is_fenced else None
+
     def begin_run(self, slots: int) -> None:
         """Begin a run, of which Spark runs so many tasks at once. It owns nothing yet."""
         self._claim_next_at = {}
-        if self._is_used:
+        if self._brokers is not None:
             since = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
             directory = self._worker.checkpoint_dir.absolute()
             who = f"host {socket.gethostname()}, process {os.getpid()}, since {since}, checkpoint.dir {directory}"
             self._run_count += 1
-            self.owner = RecordsOwner(f"{self._runs}-{self._run_count}", _producers(slots), who)
+            self._brokers.begin_run(self._run_count, slots, who)
+            self._is_fenced = True
 
-    def claim(
-        self, tasks: Iterable[Task], slots: int, stopping: Callable[[], bool] = lambda: False
-    ) -> dict[str, HelenusError]:
+    def claim(self, tasks: Iterable[Task], slots: int, stopping: Stopping = lambda: False) -> dict[str, HelenusError]:
         """Own the records of running tasks. Returns by events topic the errors of those that can't run now: another
         worker has their records, or the topic is gone. Raises HelenusError BROKER_UNREACHABLE, soon if it is
         `stopping`.
         """
-        if self.owner is None:
+        if self._brokers is None or not self._is_fenced:
             return {}
-        if _producers(slots) > self.owner.producers:  # executors joined
-            self.owner, self._claim_next_at = replace(self.owner, producers=_producers(slots)), {}
+        if self._brokers.needs_claims(slots):
+            self._claim_next_at = {}
         now = time.monotonic()
-        claimed = [
-            Made(task.connector, task.events) for task in tasks if self._claim_next_at.get(task.events, now) <= now
-        ]
+        claimed = [task for task in tasks if self._claim_next_at.get(task.events, now) <= now]
         if not claimed:
             return {}
-        expected = {made: f"{self._runs}-" for made in claimed if made.topic in self._had}
         try:
-            with _one_claim:
-                answer = claim(self._worker.producer_config, claimed, self.owner, expected, stopping)
+            answer = self._brokers.claim(claimed, self._had, stopping)
         except Unavailable as error:
-            self.owner = None
+            self._is_fenced = False
             self._warn(error)
             return {}
-        self._note(claimed, answer, now)
-        where = self._worker.bootstrap_servers
-        errors: dict[str, HelenusError] = {
-            made.topic: not_owner(made, other, where) for made, other in answer.lost.items()
-        }
-        for topic in answer.missing:
-            errors[topic] = HelenusError(Kind.TOPIC_MISSING, "there is no events topic", f"{where}, topic {topic}")
-        return errors
-
-    def _note(self, claimed: Iterable[Made], answer: Claim, now: float) -> None:
-        """Note what is owned now, and log the workers that had it before this one."""
-        former = {(made.connector, owner.who) for made, owner in answer.former.items() if made.topic not in self._had}
-        for connector, who in sorted(former):
+        for connector, who in sorted(answer.former):
             _log.info("writers.fenced", connector=connector, former_worker=who)
-        for made in claimed:
-            if made not in answer.lost and made.topic not in answer.missing:
-                self._had.add(made.topic)
-                self._claim_next_at[made.topic] = now + _CLAIM_AGAIN_S * random.uniform(0.5, 1)
+        for task in claimed:
+            if task.events not in answer.errors:
+                self._had.add(task.events)
+                self._claim_next_at[task.events] = now + _CLAIM_AGAIN_S * random.uniform(0.5, 1)
+        return answer.errors
 
     def _warn(self, error: Unavailable) -> None:
         """Warn once that nothing is fenced."""
@@ -114,7 +135,7 @@ class TopicOwnership:
 
     def owns(self, topics: Iterable[str]) -> bool:
         """Return whether this run owns the records of all these topics, or nothing is fenced."""
-        return self.owner is None or self._claim_next_at.keys() >= {*topics}
+        return not self._is_fenced or self._claim_next_at.keys() >= {*topics}
 
     def claim_again(self, topic: str) -> None:
         """Claim a topic's records once more before the next batch: the topic may have been made anew, without notes."""
@@ -128,5 +149,99 @@ class TopicOwnership:
         self._had.discard(topic)
 
 
+class _KafkaOwnership:
+    """Owns the records of events topics by notes of runs, each with its transactional ids."""
+
+    owner: RecordsOwner
+
+    def __init__(self, worker: WorkerSettings, group: str) -> None:
+        self._worker = worker
+        # Begins the names of all its runs: so a claim that failed halfway is told from another worker's.
+        self._runs = f"{PREFIX}{group}-{secrets.token_hex(6)}"
+
+    def begin_run(self, run: int, slots: int, who: str) -> None:
+        self.owner = RecordsOwner(f"{self._runs}-{run}", _producers(slots), who)
+
+    def needs_claims(self, slots: int) -> bool:
+        if _producers(slots) <= self.owner.producers:
+            return False
+        self.owner = replace(self.owner, producers=_producers(slots))  # executors joined
+        return True
+
+    def claim(self, tasks: Sequence[Task], had: Collection[str], stopping: Stopping) -> Claimed:
+        claimed = [Made(task.connector, task.events) for task in tasks]
+        expected = {made: f"{self._runs}-" for made in claimed if made.topic in had}
+        with _one_claim:
+            answer = claim(self._worker.producer_config, claimed, self.owner, expected, stopping)
+        where = self._worker.bootstrap_servers
+        errors: dict[str, HelenusError] = {
+            made.topic: not_owner(made, other, where) for made, other in answer.lost.items()
+        }
+        for topic in answer.missing:
+            errors[topic] = HelenusError(Kind.TOPIC_MISSING, "there is no events topic", f"{where}, topic {topic}")
+        former = {(made.connector, owner.who) for made, owner in answer.former.items() if made.topic not in had}
+        return Claimed(former, errors)
+
+
 def _producers(slots: int) -> int:
     return max(_LEAST_PRODUCERS, _PRODUCERS_PER_SLOT * slots)
+
+
+class _PulsarOwnership:
+    """Owns data topics by their epochs. Not those of dead letters: several connectors may write to one."""
+
+    owner: EpochOwner
+
+    def __init__(self, worker: WorkerSettings) -> None:
+        self._worker = worker
+        self._run = 0
+        self._first_epochs: dict[str, int] = {}
+        """By events topic, of when this worker took its records."""
+        self._proven: set[str] = set()
+        """The data topics of which this run has found that former ones are refused."""
+
+    def begin_run(self, run: int, slots: int, who: str) -> None:  # noqa: ARG002
+        self._run, self.owner, self._proven = run, EpochOwner(who, {}), set()
+
+    def needs_claims(self, slots: int) -> bool:  # noqa: ARG002
+        return False
+
+    def claim(self, tasks: Sequence[Task], had: Collection[str], stopping: Stopping) -> Claimed:
+        # 1. Whoever had a topic that this worker did not have: its first epoch here is higher.
+        new = [task for task in tasks if task.events not in had]
+        next_of = next_epochs(self._worker, [task.data for task in new], stopping) if new else {}
+        now_ms = time.time_ns() // 1_000_000
+        former: dict[str, tuple[str, str]] = {}
+        for task in new:
+            next_epoch = next_of.get(task.data, 0)
+            begun = since(next_epoch - 1)
+            if begun and begun != since(self._first_epochs.get(task.events, 0)):  # not by a claim that failed halfway
+                former[task.events] = task.connector, begun
+            self._first_epochs[task.events] = first_epoch(now_ms, secrets.randbits(32), next_epoch)
+            self._proven.difference_update(_data_topics(task))
+        # 2. The run's epochs: those of earlier runs of this worker are lower, those of workers that took over are not.
+        epochs = {task.events: run_epoch(self._first_epochs[task.events], self._run) for task in tasks}
+        topics = {topic: task.events for task in tasks for topic in _data_topics(task)}
+        wanted = {topic: epochs[events] for topic, events in topics.items()}
+        refused = claim_epochs(self._worker, wanted, self._proven, stopping)
+        errors = {topics[topic]: error for topic, error in refused.items()}
+        # 3. Tasks write with these epochs from the next plan on.
+        self._proven.update(topic for topic, events in topics.items() if events not in errors)
+        owned = {events: epoch for events, epoch in epochs.items() if events not in errors}
+        self.owner = replace(self.owner, epochs={**self.owner.epochs, **owned})
+        return Claimed({who for events, who in former.items() if events not in errors}, errors)
+
+
+def _data_topics(task: Task) -> list[str]:
+    return [task.data] if task.settings.markers else [task.data, marker_topic(task.data)]
+
+
+def _brokers(worker: WorkerSettings, group: str) -> _Ownership | None:
+    """Return how the brokers of records refuse those of others, or None if they don't: on Kafka the notes of owners are
+    with the events.
+    """
+    if not worker.fence_writers:
+        return None
+    if worker.log_of_data == "pulsar":
+        return _PulsarOwnership(worker)
+    return _KafkaOwnership(worker, group) if worker.log == "kafka" else None

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib import import_module
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from helenus_connector.config.worker import WorkerSettings
 from helenus_connector.log import _kafka_planner, _kafka_reader
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from types import ModuleType
 
     from helenus_sinks.pulsar.config import PulsarConfig
+    from helenus_sinks.pulsar.log import PulsarLog
 
 _OF_WHOLE_BATCHES = {"transaction.timeout.ms": "900000", "message.max.bytes": "1040000"}
 """As long as brokers allow unless set (`transaction.max.timeout.ms`); and some more than librdkafka's million, which
@@ -51,6 +52,29 @@ def owned_data_log(
     log = OwnedKafkaLog({**more, **worker.producer_config}, owner, number)
     log.replication_factor = worker.topic_creation_default_replication_factor
     return log
+
+
+def own_by_epoch(log: Log, epoch: int) -> None:
+    """Have the next records of a Log on Pulsar be those of an epoch: see its method `own`."""
+    cast("PulsarLog", log).own(epoch)
+
+
+def next_epochs(worker: WorkerSettings, topics: Collection[str], stopping: Callable[[], bool]) -> dict[str, int]:
+    """Return the epoch that follows that of each topic on Pulsar, as `helenus_sinks.pulsar.owners` does."""
+    config = _pulsar(worker)
+    from helenus_sinks.pulsar.owners import next_epochs
+
+    return next_epochs(config, topics, stopping)
+
+
+def claim_epochs(
+    worker: WorkerSettings, epochs: Mapping[str, int], proven: Collection[str], stopping: Callable[[], bool]
+) -> dict[str, HelenusError]:
+    """Own topics on Pulsar by their epochs, as the `claim` of `helenus_sinks.pulsar.owners`."""
+    config = _pulsar(worker)
+    from helenus_sinks.pulsar.owners import claim
+
+    return claim(config, epochs, proven, stopping)
 
 
 def event_schemas(table: Table) -> DeclaredSchemas:
@@ -169,7 +193,6 @@ def _log(worker: WorkerSettings, log_name: str, is_by_key: bool = False) -> Log:
 def _pulsar(worker: WorkerSettings, is_by_key: bool = False) -> PulsarConfig:
     with _pulsar_errors():
         from helenus_sinks.pulsar.config import PulsarConfig
-    # Not exclusive: Spark's workers take turns at a partition.
     return PulsarConfig.from_settings(worker, batches="key" if is_by_key else "mixed", linger=_LINGER_S)
 
 

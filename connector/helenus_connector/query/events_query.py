@@ -28,6 +28,7 @@ from helenus_connector.query.query_runner import QueryRunner
 from helenus_connector.query.source import EventsSource
 from helenus_connector.query.spark_session import task_slots
 from helenus_schemas.errors import HelenusError, Kind
+from helenus_sinks.kafka.owners import RecordsOwner
 
 _log = structlog.get_logger(__name__)
 _POLL_S = 0.1
@@ -212,7 +213,7 @@ class EventsQuery(QueryRunner):
             if reason or owner is None:
                 self._note_obstacle(tasks[topic], reason or NOT_FENCED)
         once = {topic: task for topic, task in tasks.items() if not obstacles[topic] and self._ownership.owns([topic])}
-        if owner is not None and once:
+        if isinstance(owner, RecordsOwner) and once:
             memory = DriverMemory(self._held_positions, self._unconfirmed, self._waiting)
             journal = JournalOfRun(self._worker, owner, memory, self._wait)
             for topic, error in journal.begin(once).items():

@@ -4,7 +4,7 @@
 |---|---|---|
 | Cassandra session | server and login | after `forget` |
 | Log of records | run; an events topic whose table has one of its own | the latter, when the topic left its group |
-| Log of records where writers are fenced | query | the query was started again |
+| Log of records where Kafka fences writers | query | the query was started again |
 | Log of events | worker | never |
 | stage, reader, decoder, definition | a name of the task's own | for another version, as of altered settings |
 
@@ -40,7 +40,7 @@ from helenus_connector.config.connector import ConnectorSettings
 from helenus_connector.config.run_directory import use
 from helenus_connector.config.worker import WorkerSettings
 from helenus_connector.control.plan import QueryPlan
-from helenus_connector.log.choice import data_log, events_log, owned_data_log
+from helenus_connector.log.choice import data_log, events_log, own_by_epoch, owned_data_log
 from helenus_connector.shape.encoding.registry import registry_memory
 from helenus_schemas.errors import HelenusError, Kind
 from helenus_schemas.service.cassandra import connect
@@ -154,10 +154,10 @@ def forget(settings: ConnectorSettings) -> None:
 
 def data_log_for(plan: QueryPlan, settings: ConnectorSettings) -> Log:
     """Return the run's Log of a table's records. Its events topic has one of its own, or shares that of most tables.
-    Where writers are fenced, all tables of a query share one. A task flushes or closes it before it ends. Raises as
+    Where Kafka fences writers, all tables of a query share one. A task flushes or closes it before it ends. Raises as
     `data_log`, and NotOwner.
     """
-    if plan.owner is not None:
+    if isinstance(plan.owner, RecordsOwner):
         name = "owned log", plan.directory, plan.group
         former: _OwnedLog | None = find(name)
         is_replaced = former is not None and former.log.is_replaced
@@ -166,8 +166,12 @@ def data_log_for(plan: QueryPlan, settings: ConnectorSettings) -> Log:
         owned = reuse(name, plan.owner, partial(_owned_log, plan, plan.owner, is_replaced))
         owned.log.own(Made(settings.name, settings.events))
         return owned.log
-    log: Log | None = find(separate_log_name(plan, settings.events))
-    return log or reuse(("data log", plan.directory, ""), None, lambda: data_log(plan.worker))
+    log: Log = find(separate_log_name(plan, settings.events)) or reuse(
+        ("data log", plan.directory, ""), None, lambda: data_log(plan.worker)
+    )
+    if plan.owner is not None:
+        own_by_epoch(log, plan.owner.epochs[settings.events])
+    return log
 
 
 def refuse_repetition(plan: QueryPlan) -> None:
@@ -218,10 +222,10 @@ def _owned_log(plan: QueryPlan, owner: RecordsOwner, is_replaced: bool) -> _Owne
 
 def separate_data_log(plan: QueryPlan, topic: str) -> None:
     """Let an events topic have the shared Log of records for its own, unless it has one already: it knows that the
-    table's data topic takes smaller records than others. Does nothing where writers are fenced: a process has one
+    table's data topic takes smaller records than others. Does nothing where Kafka fences writers: a process has one
     producer then.
     """
-    if plan.owner is not None:
+    if isinstance(plan.owner, RecordsOwner):
         return
     own_name, shared_name = separate_log_name(plan, topic), ("data log", plan.directory, "")
     with _lock:

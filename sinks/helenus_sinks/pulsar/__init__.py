@@ -1,6 +1,7 @@
 """A Log on Pulsar.
 
 - `log`: `PulsarLog`. `config`: how to reach Pulsar.
+- `owners`, `epochs`: the one run whose producers may append to topics, and its numbers.
 - `client`, `connection`, `wire`: Pulsar's binary protocol, from which broker has a topic down to frames.
 - `errors`: its errors as ours.
 """

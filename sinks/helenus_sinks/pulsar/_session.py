@@ -74,6 +74,12 @@ class ProducerSession:
             if writer.records:
                 self.loop.call_soon_threadsafe(writer.pump)
 
+    def release(self) -> None:
+        """Close producers with exclusive access, from the caller's thread, once all records are acknowledged."""
+        for writer in self.writers.values():
+            if writer.topic_epoch is not None:
+                self.loop.call_soon_threadsafe(writer.release)
+
     def wait(self, seconds: float) -> None:
         """Wait for news, such as an acknowledgement, from the caller's thread."""
         with self._changed:

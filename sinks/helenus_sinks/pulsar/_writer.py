@@ -14,8 +14,9 @@ from helenus_sinks.log import TopicError
 from helenus_sinks.pulsar._entries import Record, batch
 from helenus_sinks.pulsar.client import Client
 from helenus_sinks.pulsar.connection import Connection
-from helenus_sinks.pulsar.errors import AUTHENTICATION, FENCED, TOPIC_NOT_FOUND, Answered, broker_error, pulsar_error
-from helenus_sinks.pulsar.wire import KEY_VALUE, command, keyed, send
+from helenus_sinks.pulsar.epochs import taken_over
+from helenus_sinks.pulsar.errors import AUTHENTICATION, FENCED, TOPIC_NOT_FOUND, Answered, broker_error
+from helenus_sinks.pulsar.wire import EXCLUSIVE_WITH_FENCING, KEY_VALUE, SHARED, command, keyed, send
 
 RECORD_BYTES = 200
 """Memory of a record in addition to its own bytes."""
@@ -26,7 +27,6 @@ FULL = 500
 _BATCH_BYTES = 256 * 1024
 _BATCH_RECORDS = 1000
 _BACKOFF = (0.1, 10.0)  # s until a lost producer is made again: at first, at most
-_SHARED, _EXCLUSIVE_WITH_FENCING = 0, 3
 
 
 class Owner(Protocol):
@@ -58,8 +58,8 @@ class _Batch:
 
 
 class Writer:
-    """Appends to `topic`, a partition of `topic_name`. Only `records`, `is_scheduled` and `schema` are used outside of
-    the loop.
+    """Appends to `topic`, a partition of `topic_name`. Only `records`, `is_scheduled`, `schema` and `topic_epoch` are
+    used outside of the loop. With a `topic_epoch` the broker refuses those with lower ones from the first record on.
     """
 
     def __init__(
@@ -70,11 +70,11 @@ class Writer:
         name: str,
         number: int,
         sequences: dict[str, int],
-        exclusive: bool,
     ) -> None:
         self.records: deque[tuple[Record, tuple[Any, bytes], int]] = deque()
         self.is_scheduled = False
         self.schema: tuple[Any, bytes] = None, b""
+        self.topic_epoch: int | None = None
         self._session = session
         self._topic_name = topic_name
         self._topic = topic
@@ -82,23 +82,26 @@ class Writer:
         self._sequences = sequences
         self._id = number
         self._by_key = session.by_key
-        self._exclusive = exclusive
         self._unacknowledged: deque[_Batch] = deque()
         self._connection: Connection | None = None
+        self._released_on: Connection | None = None
         self._opening: asyncio.Task[None] | None = None
         self._retry_s = 0.0
         self._epoch = 0
-        self._topic_epoch: int | None = None
 
     def schedule(self) -> None:
-        """Send the records after a moment, in which others may follow."""
+        """Send the records after a moment, in which others may follow. A producer that is made at each turn is made
+        meanwhile.
+        """
+        if self.topic_epoch is not None and self._connection is None:
+            self._start_opening()
         self._session.loop.call_later(self._session.linger, self.pump)
 
     def pump(self) -> None:
-        """Send the records that wait, or first make a producer."""
+        """Send the records that wait, if any, or first make a producer."""
         if self._connection is None:
-            if self._opening is None and not self._session.error:
-                self._opening = self._session.loop.create_task(self._open())
+            if self._unacknowledged or self.records:
+                self._start_opening()
             return
         self.is_scheduled = False  # before the queue is read: a record that comes now calls again
         while self.records:
@@ -132,18 +135,33 @@ class Writer:
         """Replace a producer that is gone; the next one sends what it left, if anything."""
         self._session.last_problem = why
         self._connection = None
-        if self._unacknowledged or self.records:
-            self.pump()
+        self.pump()
+
+    def release(self) -> None:
+        """Close a producer with exclusive access that has nothing to send: another process may have the next turn, and
+        its producer would close this one without a word, and with the next record the connection.
+        """
+        if self.topic_epoch is not None and self._connection is not None and not self._unacknowledged:
+            self._released_on = self._connection
+            self._close()
 
     def end(self) -> None:
         if self._opening is not None:
             self._opening.cancel()
 
     def _reopen(self, why: str) -> None:
-        if self._connection is not None:
-            self._connection.producers.pop(self._id, None)
-            self._connection.write(command("close_producer", producer_id=self._id, request_id=0))
+        self._close()
         self.lost(why)
+
+    def _close(self) -> None:
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.producers.pop(self._id, None)
+            connection.write(command("close_producer", producer_id=self._id, request_id=0))
+
+    def _start_opening(self) -> None:
+        if self._opening is None and not self._session.error:
+            self._opening = self._session.loop.create_task(self._open())
 
     async def _open(self) -> None:
         """Make the producer, again and again until a broker takes it, and send what is unacknowledged, in order."""
@@ -172,28 +190,30 @@ class Writer:
         self.pump()
 
     async def _produce(self) -> Connection:
-        connection = await self._session.client.broker(self._topic)
+        # Where it was at its last turn it probably still is. If not, that broker says so, and another one is looked up.
+        connection, self._released_on = self._released_on, None
+        if connection is None or connection.closed:
+            connection = await self._session.client.broker(self._topic)
         schema, _ = self.schema
-        more = {} if self._topic_epoch is None else {"topic_epoch": self._topic_epoch}
+        access: dict[str, Any] = {"producer_access_mode": SHARED}
+        if self.topic_epoch is not None:
+            access = {"producer_access_mode": EXCLUSIVE_WITH_FENCING, "topic_epoch": self.topic_epoch}
         connection.producers[self._id] = self
         try:
-            reply = await connection.ask(
+            await connection.ask(
                 "producer",
                 topic=self._topic,
                 producer_id=self._id,
                 producer_name=self._name,
                 user_provided_producer_name=False,  # or a broker would not accept it again at once
                 epoch=self._epoch,
-                producer_access_mode=_EXCLUSIVE_WITH_FENCING if self._exclusive else _SHARED,
+                **access,
                 **({"schema": schema} if schema is not None else {}),
-                **more,
             )
         except HelenusError:
             connection.producers.pop(self._id, None)
             raise
         self._epoch += 1
-        if reply.HasField("topic_epoch"):
-            self._topic_epoch = reply.topic_epoch
         return connection
 
     def _fatal(self, error: HelenusError) -> HelenusError | None:
@@ -206,8 +226,8 @@ class Writer:
         error = broker_error(code, message, f"{self._session.where}, topic {self._topic}")
         if code == TOPIC_NOT_FOUND:
             return HelenusError(Kind.TOPIC_MISSING, error.what, error.where)  # it was there: it may be recreated
-        if code == FENCED:
-            error = pulsar_error(Kind.BROKER_REFUSED, f"{error.what}: another writer took over", error.where)
+        if code == FENCED and self.topic_epoch is not None:
+            return taken_over(message, error.where)
         if error.action is Action.RETRY or code == AUTHENTICATION:
             return error
         return TopicError(error.kind, error.what, error.where, self._topic_name, error.advice)

@@ -14,8 +14,7 @@ from helenus_sinks.pulsar.connection import Access
 class PulsarConfig:
     """How to reach Pulsar. `batches`: `mixed`, or `key` for sinks with subscriptions of the type Key_Shared.
 
-    `exclusive`: only the newest Log that writes to a partition of a declared topic can write to it. `linger`: s that a
-    record waits for others of its partition, unless they fill a batch, or a flush begins.
+    `linger`: s that a record waits for others of its partition, unless they fill a batch, or a flush begins.
     """
 
     service_url: str
@@ -26,7 +25,6 @@ class PulsarConfig:
     cafile: Path | None = None
     check_hostname: bool = True
     batches: Literal["mixed", "key"] = "mixed"
-    exclusive: bool = False
     linger: float = 0.005
 
     def __repr__(self) -> str:
@@ -36,7 +34,6 @@ class PulsarConfig:
     def from_settings(
         settings: PulsarSettings,
         batches: Literal["mixed", "key"] = "mixed",
-        exclusive: bool = False,
         linger: float = 0.005,
     ) -> PulsarConfig:
         """Return the configuration in a command's properties."""
@@ -49,7 +46,6 @@ class PulsarConfig:
             settings.pulsar_tls_cafile,
             settings.pulsar_tls_check_hostname,
             batches,
-            exclusive,
             linger,
         )
 

@@ -55,6 +55,7 @@ class PulsarLog:
         self._retained: set[str] = set()  # topics whose retention is set
         self._sequences: dict[str, int] = {}
         self._largest = FRAME_MAX
+        self._epoch: int | None = None
         self._deadline = math.inf
 
     @property
@@ -137,6 +138,12 @@ class PulsarLog:
             raise _as_topic_error(error, f"{self._where}, topic {topic}", topic) from None
         self._declared[topic] = schemas
 
+    def own(self, epoch: int) -> None:
+        """Have brokers refuse producers with a lower epoch (`helenus_sinks.pulsar.owners`) in the partitions of the
+        next records, if their topics are declared. `append` and `flush` raise NOT_OWNER where there is a higher one.
+        """
+        self._epoch = epoch
+
     def append(self, topic: str, partition: int, key: bytes | None, value: bytes | None, headers: Headers = ()) -> None:
         size = size_of(key, value, headers)
         session = self._session or self._start()
@@ -178,6 +185,7 @@ class PulsarLog:
             session.wait(min(_SLICE_S, timeout or _SLICE_S))
         unacknowledged, error, last_problem = session.unacknowledged, session.error, session.last_problem
         if not unacknowledged and not error:
+            session.release()
             return
         self.close()
         if error is not None:
@@ -204,12 +212,11 @@ class PulsarLog:
         if writer is None:
             full_name = self._partition_name(topic, partition)
             number = len(session.writers) + 1
-            is_exclusive = self._settings.exclusive and topic in self._schemas
-            writer = Writer(
-                session, topic, full_name, f"{self._name}-{partition}", number, self._sequences, is_exclusive
-            )
+            writer = Writer(session, topic, full_name, f"{self._name}-{partition}", number, self._sequences)
             session.writers[topic, partition] = writer
         writer.schema = self._schemas.get(topic, (None, b""))
+        # Dead letters have no schema: several connectors may write them to one topic.
+        writer.topic_epoch = self._epoch if topic in self._schemas else None
         return writer
 
     def _partition_name(self, topic: str, partition: int) -> str:

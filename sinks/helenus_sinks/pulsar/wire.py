@@ -22,6 +22,8 @@ from helenus_sinks.pulsar._entries import text_of
 PROTOCOL_VERSION = 19  # with AUTH_CHALLENGE, broker metadata and null values
 FRAME_MAX = 5 * 1024 * 1024 + 10 * 1024
 """Bytes of the largest frame where the broker does not say otherwise: Pulsar's default, and room for its metadata."""
+SHARED, EXCLUSIVE_WITH_FENCING = 0, 3
+"""How a producer may share its topic."""
 KEY_VALUE = 15
 """The type of a schema of keys and values."""
 _TYPE = {"JSON": 2, "AVRO": 4}
