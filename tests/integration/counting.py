@@ -7,7 +7,10 @@ import threading
 import time
 from typing import Any
 
+import pulsar as client
 from confluent_kafka import Consumer, TopicPartition
+
+from helenus_sinks.pulsar.config import PulsarConfig
 
 
 class Counting:
@@ -42,6 +45,23 @@ def check_order(counts: list[tuple[int, int]], keys: int) -> None:
         assert n >= latest.get(key, 0), f"key {key} goes back at record {index}"
         latest[key] = n
     assert len(latest) == keys
+
+
+def stored_pulsar_counts(settings: PulsarConfig, topic: str) -> list[tuple[int, int]]:
+    """The same of a topic on Pulsar."""
+    quiet = client.FileLogger(client.LoggerLevel.Error, "/dev/null")
+    talking = client.Client(settings.service_url, logger=quiet)
+    counts = []
+    try:
+        for partition in talking.get_topic_partitions(settings.name(topic)):
+            reader = talking.create_reader(partition, client.MessageId.earliest)
+            while reader.has_message_available():
+                if data := reader.read_next(20_000).data():
+                    row = json.loads(data)
+                    counts.append((int(row["k"]), int(row["n"])))
+    finally:
+        talking.close()
+    return counts
 
 
 def stored_counts(brokers: str, topic: str, isolation: str) -> list[tuple[int, int]]:

@@ -72,9 +72,10 @@ class WorkerSettings(PulsarSettings, KafkaSettings, LogSettings):
     topic_creation_default_replication_factor: Annotated[ReplicationFactor, Group("Kafka", "HIGH")] = -1
     """Replication factor of topics that the worker creates on Kafka. -1: the brokers' `default.replication.factor`,
     which is 1 unless set."""
-    fence_writers: Annotated[bool, Group("Kafka", "LOW")] = True
+    fence_writers: Annotated[bool, Group("Worker", "LOW")] = True
     """Whether brokers refuse the records of a worker, or of a task, that another one has replaced. Records are then
-    written in transactions; the login needs [rights](security.md#rights-in-kafka) for that."""
+    written in transactions on Kafka, where the login needs [rights](security.md#rights-in-kafka) for that, and by
+    exclusive producers on Pulsar."""
     offset_storage_topic: Annotated[str, Group("Kafka")] = "helenus-offsets"
     """How the names of topics begin with what waits of connectors that publish exactly once; the connector's name
     follows."""
