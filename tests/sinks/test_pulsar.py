@@ -503,6 +503,32 @@ def test_a_topic_that_is_made_anew_forgets_its_owner(settings: PulsarConfig, log
     older.close()
 
 
+def test_a_namespace_that_asks_producers_for_a_schema(settings: PulsarConfig, log: PulsarLog) -> None:
+    log.create("enforced", 2, KEEP)
+    writer = owned(settings, "enforced", 10)
+    enforced = "namespaces/public/default/schemaValidationEnforced"
+    admin(settings).ask("POST", enforced, True)
+    try:
+
+        def is_refused() -> bool:
+            log.append("enforced", 0, b"k", b"1")
+            try:
+                log.flush(20)
+            except HelenusError as error:
+                return "without a schema" in str(error)
+            log.close()
+            return False
+
+        eventually(is_refused, "the policy is in force")
+        assert claim(settings, {"enforced": 20}, set(), lambda: False) == {}
+    finally:
+        admin(settings).ask("POST", enforced, False)
+    writer.append("enforced", 1, b"k", b"2")
+    with pytest.raises(HelenusError, match="another worker writes these records"):
+        writer.flush(20)
+    writer.close()
+
+
 def test_claims_while_the_former_owner_takes_turns(settings: PulsarConfig, log: PulsarLog) -> None:
     """A producer of it that was let in just before a claim may set the epoch back after it: without a wait in the
     claim, one in some 25 of them.

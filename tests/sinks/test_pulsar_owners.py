@@ -21,7 +21,7 @@ from helenus_sinks.pulsar.log import PulsarLog
 from helenus_sinks.pulsar.wire import EXCLUSIVE_WITH_FENCING, SHARED, command
 
 SCHEMA = DeclaredSchemas(None, '{"type":"record","name":"t","fields":[]}')
-NOT_READY, TOPIC_NOT_FOUND, AUTHORIZATION, PRODUCER_BUSY, FENCED = 6, 11, 4, 16, 25
+AUTHORIZATION, NOT_READY, TOPIC_NOT_FOUND, PRODUCER_BUSY, INCOMPATIBLE_SCHEMA, FENCED = 4, 6, 11, 16, 18, 25
 NOW_MS = 1_800_000_000_000
 
 
@@ -37,7 +37,7 @@ class Epochs:
         self._broker = broker
         self._topics = topics
         broker.answers |= {
-            "producer": self._open,
+            "producer": self.open,
             "partitioned_metadata": self._count,
             "schema": lambda request: [command("schema_response", request_id=request.request_id, schema_version=b"1")],
         }
@@ -50,7 +50,7 @@ class Epochs:
             answer = {"partitions": count, "response": 0}
         return [command("partitioned_metadata_response", request_id=request.request_id, **answer)]
 
-    def _open(self, request: Any) -> list[bytes] | None:
+    def open(self, request: Any) -> list[bytes] | None:
         name = request.topic.rpartition("/")[2]
         if codes := self.refusals.get(name):
             code = codes.pop(0)
@@ -127,12 +127,15 @@ def test_what_is_proven_is_opened_alone(epochs: Epochs) -> None:
     assert sorted(epochs.opened) == [("a-partition-0", 10), ("a-partition-1", 10)]
 
 
-def test_an_epoch_that_a_former_owner_sets_back_is_claimed_again(epochs: Epochs) -> None:
-    """Its producer was compared before the claim."""
+def test_an_epoch_that_a_former_owner_sets_back_is_claimed_again(
+    epochs: Epochs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its producer was compared before the claim, and the broker sets its epoch some time after it."""
+    monkeypatch.setattr(owners, "_SETTLE_S", 0.4)
 
     def set_back(name: str, epoch: int | None) -> None:
-        if name == "a-partition-1" and epochs.opened.count((name, 10)) < 3:
-            epochs.current[name] = 7
+        if name == "a-partition-1" and epoch == 10 and epochs.opened.count((name, 10)) < 3:
+            threading.Timer(0.1, epochs.current.update, [{name: 7}]).start()
 
     epochs.on_open = set_back
     assert owners.claim(epochs.config, {"a": 10}, set(), never) == {}
@@ -169,6 +172,22 @@ def test_brokers_that_keep_no_epochs(epochs: Epochs, brokers: list[Broker]) -> N
     errors = owners.claim(epochs.config, {"b": 10}, set(), never)
     assert errors["b"].kind is Kind.BROKER_REFUSED
     assert "fence.writers=false" in str(errors["b"])
+
+
+def test_a_topic_whose_producers_have_to_bring_its_schema(epochs: Epochs, brokers: list[Broker]) -> None:  # noqa: F811
+    def open_with_schema(request: Any) -> list[bytes] | None:
+        if request.HasField("schema") and request.schema.schema_data == b"{}":
+            return epochs.open(request)
+        message = "Producers cannot connect or send message without a schema to topics with a schema"
+        return [command("error", request_id=request.request_id, error=INCOMPATIBLE_SCHEMA, message=message)]
+
+    brokers[0].answers["producer"] = open_with_schema
+    brokers[0].answers["get_schema"] = lambda request: [
+        command("get_schema_response", request_id=request.request_id, schema={"type": 4, "schema_data": b"{}"})
+    ]
+    assert owners.next_epochs(epochs.config, ["b"], never) == {"b": 0}
+    assert owners.claim(epochs.config, {"b": 10}, set(), never) == {}
+    assert epochs.opened == [("b-partition-0", None), ("b-partition-0", 10), ("b-partition-0", 9)]
 
 
 def test_a_claim_ends_with_its_query(epochs: Epochs, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,13 +18,13 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from contextlib import closing
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from helenus_schemas.errors import Action, HelenusError, Kind
 from helenus_sinks.pulsar.client import Client, end_loop
 from helenus_sinks.pulsar.config import PulsarConfig
 from helenus_sinks.pulsar.epochs import taken_over
-from helenus_sinks.pulsar.errors import FENCED, TOPIC_NOT_FOUND, Answered, pulsar_error
+from helenus_sinks.pulsar.errors import FENCED, INCOMPATIBLE_SCHEMA, TOPIC_NOT_FOUND, Answered, pulsar_error
 from helenus_sinks.pulsar.wire import EXCLUSIVE_WITH_FENCING, command
 
 _SETTLE_S = 1.0
@@ -175,10 +175,17 @@ class _Claims:
     async def _open(self, partition: str, epoch: int | None) -> int:
         connection = await self._client.broker(partition)
         number = next(self._client.numbers)
-        brought = {} if epoch is None else {"topic_epoch": epoch}
-        reply = await connection.ask(
-            "producer", topic=partition, producer_id=number, producer_access_mode=EXCLUSIVE_WITH_FENCING, **brought
-        )
+        fields: dict[str, Any] = {"topic": partition, "producer_access_mode": EXCLUSIVE_WITH_FENCING}
+        if epoch is not None:
+            fields["topic_epoch"] = epoch
+        try:
+            reply = await connection.ask("producer", producer_id=number, **fields)
+        except Answered as error:
+            if error.code != INCOMPATIBLE_SCHEMA:
+                raise
+            # As under schemaValidationEnforced, where each producer brings the topic's schema.
+            schema = await self._client.schema(partition)
+            reply = await connection.ask("producer", producer_id=number, schema=schema, **fields)
         connection.write(command("close_producer", producer_id=number, request_id=0))
         if not reply.HasField("topic_epoch"):
             problem = "this version of Pulsar has no epochs of topics, by which writers are fenced"
