@@ -92,9 +92,9 @@ class TopicOwnership:
         """Begin a run, of which Spark runs so many tasks at once. It owns nothing yet."""
         self._claim_next_at = {}
         if self._brokers is not None:
-            since = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+            begun = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
             directory = self._worker.checkpoint_dir.absolute()
-            who = f"host {socket.gethostname()}, process {os.getpid()}, since {since}, checkpoint.dir {directory}"
+            who = f"host {socket.gethostname()}, process {os.getpid()}, since {begun}, checkpoint.dir {directory}"
             self._run_count += 1
             self._brokers.begin_run(self._run_count, slots, who)
             self._is_fenced = True

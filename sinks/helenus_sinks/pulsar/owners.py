@@ -46,8 +46,8 @@ class _Refused(Exception):
 
 
 def next_epochs(settings: PulsarConfig, topics: Collection[str], stopping: Stopping) -> dict[str, int]:
-    """Return the epoch that follows that of each topic, which it has from now on in its first partition: 0 if it had
-    none. Topics that can't be asked are left out.
+    """Return the epoch that follows that of each topic, the highest of its partitions, which have the next one from now
+    on: 0 if they had none. Topics that can't be asked are left out.
 
     Raises HelenusError BROKER_UNREACHABLE when it is `stopping`.
     """
@@ -57,8 +57,9 @@ def next_epochs(settings: PulsarConfig, topics: Collection[str], stopping: Stopp
 
         async def ask_one(topic: str) -> int | None:
             try:
-                return await claims.open((await claims.partitions(topic))[0], None)
-            except HelenusError:
+                partitions = await claims.partitions(topic)
+                return max(await asyncio.gather(*(claims.open(partition, None) for partition in partitions)))
+            except (HelenusError, _Refused):
                 return None  # the claim says why
 
         answers = await asyncio.gather(*map(ask_one, topics))
