@@ -216,9 +216,19 @@ class WorkerSettings(PulsarSettings, KafkaSettings, LogSettings):
     @property
     def worker_id(self) -> str:
         """Return `host:port` of this worker, as Kafka Connect's status shows it."""
-        host, port = self.listener
+        return f"{self._advertised_host}:{self.listener[1]}"
+
+    @property
+    def advertised_url(self) -> str:
+        """Return `http://host:port` or `https://host:port`, by which the other workers of its group reach this one."""
+        host, (_, port) = self._advertised_host, self.listener
+        return f"{'https' if self.secure else 'http'}://{f'[{host}]' if ':' in host else host}:{port}"
+
+    @property
+    def _advertised_host(self) -> str:
+        host, _ = self.listener
         everywhere = host in ("0.0.0.0", "::")
-        return f"{self.rest_advertised_host_name or (socket.gethostname() if everywhere else host)}:{port}"
+        return self.rest_advertised_host_name or (socket.gethostname() if everywhere else host)
 
     @property
     def is_local(self) -> bool:

@@ -85,20 +85,26 @@ class RequestLimits:
             self._listener.end_answer(address)
 
 
-async def read_json(request: Request) -> Any:
-    """Return the body as JSON; None if there is none. Raises HTTPException: 413 for a long one, 415 for another type,
-    500 for what is no JSON, as Kafka Connect, and 400 for JSON that is beyond what others could read again.
-    """
+async def read_body(request: Request) -> bytes:
+    """Return the body. Raises HTTPException 413 for a long one."""
     body = bytearray()
     async for chunk in request.stream():
         body += chunk
         if len(body) > _BODY_BYTES:
             raise HTTPException(413)
+    return bytes(body)
+
+
+async def read_json(request: Request) -> Any:
+    """Return the body as JSON; None if there is none. Raises HTTPException: 413 for a long one, 415 for another type,
+    500 for what is no JSON, as Kafka Connect, and 400 for JSON that is beyond what others could read again.
+    """
+    body = await read_body(request)
     if not body:
         return None
     if request.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
         raise HTTPException(415)
-    return parse_json(bytes(body))
+    return parse_json(body)
 
 
 def parse_json(body: bytes) -> Any:

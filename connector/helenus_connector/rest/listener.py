@@ -1,4 +1,4 @@
-"""What a worker's listener needs of its machine: a free address, and certificates."""
+"""What a worker's listener needs of its machine: a free address, and certificates, for the leader of its group too."""
 
 from __future__ import annotations
 
@@ -24,16 +24,10 @@ def listen(settings: WorkerSettings) -> BoundedListener:
 
 def tls(settings: WorkerSettings) -> ssl.SSLContext:
     """Return the TLS settings of an https listener. Raises HelenusError CONFIG."""
-    password = settings.listeners_https_ssl_keyfile_password
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     where = str(settings.listeners_https_ssl_certfile)
     try:
-        context.load_cert_chain(
-            where,
-            settings.listeners_https_ssl_keyfile,
-            # Without a function, OpenSSL would ask for the key's password at the terminal.
-            lambda: password.get_secret_value() if password else "",
-        )
+        _load_certificate(context, settings)
         if settings.listeners_https_ssl_cafile:
             where = str(settings.listeners_https_ssl_cafile)
             context.load_verify_locations(where)
@@ -41,3 +35,28 @@ def tls(settings: WorkerSettings) -> ssl.SSLContext:
     except (OSError, ValueError) as error:
         raise HelenusError(Kind.CONFIG, f"cannot listen with TLS: {error}", where) from None
     return context
+
+
+def leader_tls(settings: WorkerSettings) -> ssl.SSLContext:
+    """Return the TLS settings of a connection to another worker, which may ask for the certificate of this one's
+    listener. Raises HelenusError CONFIG.
+    """
+    where = str(settings.listeners_https_ssl_cafile or "the system's CA certificates")
+    try:
+        context = ssl.create_default_context(cafile=settings.listeners_https_ssl_cafile)
+        if settings.listeners_https_ssl_certfile:
+            where = str(settings.listeners_https_ssl_certfile)
+            _load_certificate(context, settings)
+    except (OSError, ValueError) as error:
+        raise HelenusError(Kind.CONFIG, f"cannot connect with TLS: {error}", where) from None
+    return context
+
+
+def _load_certificate(context: ssl.SSLContext, settings: WorkerSettings) -> None:
+    password = settings.listeners_https_ssl_keyfile_password
+    context.load_cert_chain(
+        str(settings.listeners_https_ssl_certfile),
+        settings.listeners_https_ssl_keyfile,
+        # Without a function, OpenSSL would ask for the key's password at the terminal.
+        lambda: password.get_secret_value() if password else "",
+    )

@@ -8,7 +8,7 @@ import hmac
 import re
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Any
@@ -33,6 +33,7 @@ from helenus_connector.log.choice import events_log
 from helenus_connector.rest import _plugins as rest_plugins
 from helenus_connector.rest._call import Handler, Resources, RestCall
 from helenus_connector.rest._connectors import ConnectorResources
+from helenus_connector.rest._forwarding import LeaderForwarder
 from helenus_connector.rest._limits import Protocol, RequestLimits, read_json
 from helenus_connector.rest._overview import OverviewResources
 from helenus_connector.rest._snapshots import SnapshotResources
@@ -61,6 +62,11 @@ _OPEN = "/health/live"
 """Answered without a password: it shows nothing, and it is all that is needed to restart a dead process."""
 _OTHER_FORMS = {"/", "/metrics", "/health/ready", _OPEN}
 """Paths whose answers are not JSON, or not always."""
+_PROCESS_RESOURCES: Resources = {
+    _OPEN: {"GET": lambda _: PlainTextResponse("live\n")},
+    "/metrics": {"GET": lambda _: Response(generate_latest(), media_type=CONTENT_TYPE_LATEST)},
+}
+"""Resources of every worker, whether it runs connectors or not."""
 
 
 class _Server(uvicorn.Server):
@@ -86,11 +92,22 @@ class _Server(uvicorn.Server):
             self._wake()
 
 
+class _ShownApplication:
+    """An ASGI application that another one can replace between two requests."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self.app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await self.app(scope, receive, send)
+
+
 class RestListener:
     """Serves in a thread of its own until `shutdown`."""
 
-    def __init__(self, config: uvicorn.Config, listening: BoundedListener) -> None:
+    def __init__(self, config: uvicorn.Config, listening: BoundedListener, shown: _ShownApplication) -> None:
         self.port: int = listening.getsockname()[1]
+        self._shown = shown
         self._server = _Server(config)
         self._thread = threading.Thread(
             target=self._server.run, kwargs={"sockets": [listening]}, name="rest", daemon=True
@@ -98,6 +115,13 @@ class RestListener:
         self._thread.start()
         while self._thread.is_alive() and not self._server.started:
             time.sleep(0.005)
+
+    def show(self, app: ASGIApp) -> None:
+        """Serve another application from the next request on: `application`'s for a worker that begins to lead its
+        group, `member_application`'s for one that no longer does. Requests that are under way end with the one that
+        they began with. From any thread.
+        """
+        self._shown.app = app
 
     def shutdown(self) -> None:
         """Stop; returns when requests that are under way are answered, or after some seconds."""
@@ -132,11 +156,17 @@ def serve_standby(settings: WorkerSettings, standby: Callable[[], str]) -> RestL
     resources: Resources = {
         "/health": {"GET": lambda _: JSONResponse({"status": "starting", "message": standby()}, 503)},
         "/health/ready": {"GET": lambda _: PlainTextResponse(f"{standby()}\n", 503)},
-        _OPEN: {"GET": lambda _: PlainTextResponse("live\n")},
-        "/metrics": {"GET": lambda _: Response(generate_latest(), media_type=CONTENT_TYPE_LATEST)},
+        **_PROCESS_RESOURCES,
         "/{path:path}": dict.fromkeys(("GET", "POST", "PUT", "PATCH", "DELETE"), refused),
     }
     return _serve(settings, _guarded(settings, resources))
+
+
+def serve_member(
+    settings: WorkerSettings, leader: Callable[[], str | None], standby: Callable[[], str]
+) -> RestListener:
+    """Listen on `listeners` as `serve`, with `member_application`, for a worker of a group that another one leads."""
+    return _serve(settings, member_application(settings, leader, standby))
 
 
 def _serve(settings: WorkerSettings, app: ASGIApp) -> RestListener:
@@ -144,8 +174,9 @@ def _serve(settings: WorkerSettings, app: ASGIApp) -> RestListener:
     secret = settings.rest_basic_auth_user_info
     context = tls(settings) if settings.secure else None
     listening = listen(settings)
+    shown = _ShownApplication(app)
     config = uvicorn.Config(
-        RequestLimits(app, listening),
+        RequestLimits(shown, listening),
         lifespan="off",
         ws="none",
         http=Protocol,
@@ -169,7 +200,7 @@ def _serve(settings: WorkerSettings, app: ASGIApp) -> RestListener:
         advice = "set rest.basic.auth.user.info: whoever reaches the listener may have these files sent anywhere"
         folders = ",".join(settings.config_providers_file_param_allowed_paths)
         _log.warning("rest.references_open", folders=folders, advice=advice)
-    return RestListener(config, listening)
+    return RestListener(config, listening, shown)
 
 
 def application(
@@ -193,20 +224,54 @@ def application(
     return _guarded(settings, resources)
 
 
-def _guarded(settings: WorkerSettings, resources: Resources) -> ASGIApp:
-    """Return these resources, for those who may see them."""
+def member_application(
+    settings: WorkerSettings, leader: Callable[[], str | None], standby: Callable[[], str]
+) -> ASGIApp:
+    """Return what a worker serves that does not lead its group, as an ASGI application: its own health and metrics; all
+    else is forwarded to the leader.
+
+    `leader` returns the leader's `http://host:port`, None while it is not known. `standby` says who leads, or begins
+    with "starting": only then is the worker not ready. Threads of requests call both.
+    """
+
+    def health(_: RestCall) -> Response:
+        message = standby()
+        if message.startswith("starting"):
+            return JSONResponse({"status": "starting", "message": message}, 503)
+        return JSONResponse({"status": "healthy", "message": message})
+
+    def is_ready(_: RestCall) -> Response:
+        message = standby()
+        return PlainTextResponse(f"{message}\n", 503 if message.startswith("starting") else 200)
+
+    forwarder = LeaderForwarder(settings, leader)
+
+    async def forward(request: Request) -> Response:
+        answer = await forwarder.forward(request)
+        _log_change(request, answer)
+        return answer
+
+    resources: Resources = {"/health": {"GET": health}, "/health/ready": {"GET": is_ready}, **_PROCESS_RESOURCES}
+    return _guarded(settings, resources, [Route("/{path:path}", forward, methods=_METHODS)])
+
+
+def _guarded(settings: WorkerSettings, resources: Resources, further_routes: Sequence[Route] = ()) -> ASGIApp:
+    """Return these resources, for those who may see them. Those of `further_routes` come after them."""
     secret = settings.rest_basic_auth_user_info
     host, _ = settings.listener
     names = {name.lower() for name in (host, settings.rest_advertised_host_name) if name}
     quick = CapacityLimiter(_QUICK_THREADS)
     app = Starlette(
         routes=[
-            Route(
-                path,
-                _endpoint(handlers, path not in _OTHER_FORMS, quick if path in _QUICK else None),
-                methods=_METHODS,
-            )
-            for path, handlers in resources.items()
+            *(
+                Route(
+                    path,
+                    _endpoint(handlers, path not in _OTHER_FORMS, quick if path in _QUICK else None),
+                    methods=_METHODS,
+                )
+                for path, handlers in resources.items()
+            ),
+            *further_routes,
         ],
         middleware=[
             Middleware(_OwnPages, names=names if is_loopback(host) else None, writable=not _is_open(settings)),
@@ -233,8 +298,7 @@ class _Worker:
             "/": {"GET": self._root},
             "/health": {"GET": self._health},
             "/health/ready": {"GET": self._is_ready},
-            _OPEN: {"GET": lambda _: PlainTextResponse("live\n")},
-            "/metrics": {"GET": lambda _: Response(generate_latest(), media_type=CONTENT_TYPE_LATEST)},
+            **_PROCESS_RESOURCES,
         }
 
     def _root(self, call: RestCall) -> Response:
@@ -337,18 +401,19 @@ def _endpoint(handlers: dict[str, Handler], is_json: bool, limiter: CapacityLimi
         # However busy the threads are, this process lives.
         is_inline = request.scope["path"] == _OPEN
         answer = handler(call) if is_inline else await to_thread.run_sync(handler, call, limiter=limiter)
-        if request.method not in ("GET", "HEAD"):
-            client = request.client.host if request.client else ""
-            _log.info(
-                "rest.call",
-                method=request.method,
-                path=request.url.path[:_PATH],
-                status=answer.status_code,
-                client=client,
-            )
+        _log_change(request, answer)
         return answer
 
     return endpoint
+
+
+def _log_change(request: Request, answer: Response) -> None:
+    """Log a call that was to change something."""
+    if request.method not in ("GET", "HEAD"):
+        client = request.client.host if request.client else ""
+        _log.info(
+            "rest.call", method=request.method, path=request.url.path[:_PATH], status=answer.status_code, client=client
+        )
 
 
 def _takes_json(accept: str) -> bool:
