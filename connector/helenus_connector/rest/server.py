@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import base64
-import hmac
 import re
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Any
@@ -31,6 +29,7 @@ from helenus_connector.control.connectors import Connectors
 from helenus_connector.history import History
 from helenus_connector.log.choice import events_log
 from helenus_connector.rest import _plugins as rest_plugins
+from helenus_connector.rest._access import OPEN, LoginCheck, OwnPages, error_response
 from helenus_connector.rest._call import Handler, Resources, RestCall
 from helenus_connector.rest._connectors import ConnectorResources
 from helenus_connector.rest._forwarding import LeaderForwarder
@@ -45,8 +44,7 @@ from helenus_schemas import __version__
 from helenus_schemas.errors import HelenusError
 from helenus_schemas.service import page
 from helenus_schemas.service.connections import BACKLOG, HEAD_BYTES, BoundedListener
-from helenus_schemas.service.monitoring import HEADERS, Ready, is_loopback, is_own_name
-from helenus_schemas.settings import masking
+from helenus_schemas.service.monitoring import HEADERS, Ready, is_loopback
 
 _log = structlog.get_logger(__name__)
 _QUICK = ("/health", "/health/ready", "/metrics")
@@ -54,16 +52,11 @@ _QUICK = ("/health", "/health/ready", "/metrics")
 _QUICK_THREADS = 4
 _PATH = 200  # characters of a path in a line of log
 _TICK_S = 1.0
-_SAFE = ("GET", "HEAD", "OPTIONS")
 _METHODS = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"]
-_BROWSERS = {b"origin", b"sec-fetch-site"}
-"""Headers that a browser sends with each request that changes something."""
-_OPEN = "/health/live"
-"""Answered without a password: it shows nothing, and it is all that is needed to restart a dead process."""
-_OTHER_FORMS = {"/", "/metrics", "/health/ready", _OPEN}
+_OTHER_FORMS = {"/", "/metrics", "/health/ready", OPEN}
 """Paths whose answers are not JSON, or not always."""
 _PROCESS_RESOURCES: Resources = {
-    _OPEN: {"GET": lambda _: PlainTextResponse("live\n")},
+    OPEN: {"GET": lambda _: PlainTextResponse("live\n")},
     "/metrics": {"GET": lambda _: Response(generate_latest(), media_type=CONTENT_TYPE_LATEST)},
 }
 """Resources of every worker, whether it runs connectors or not."""
@@ -151,7 +144,7 @@ def serve_standby(settings: WorkerSettings, standby: Callable[[], str]) -> RestL
     """
 
     def refused(_: RestCall) -> Response:
-        return _error(503, standby())
+        return error_response(503, standby())
 
     resources: Resources = {
         "/health": {"GET": lambda _: JSONResponse({"status": "starting", "message": standby()}, 503)},
@@ -274,8 +267,8 @@ def _guarded(settings: WorkerSettings, resources: Resources, further_routes: Seq
             *further_routes,
         ],
         middleware=[
-            Middleware(_OwnPages, names=names if is_loopback(host) else None, writable=not _is_open(settings)),
-            Middleware(_Guard, user_info=secret.get_secret_value() if secret else None),
+            Middleware(OwnPages, names=names if is_loopback(host) else None, writable=not _is_open(settings)),
+            Middleware(LoginCheck, user_info=secret.get_secret_value() if secret else None),
         ],
         exception_handlers={HTTPException: _refused, HelenusError: _failed, Exception: _failed},
     )
@@ -325,64 +318,6 @@ class _Worker:
         return PlainTextResponse(f"{reason or 'ready'}\n", 200 if reason is None else 503)
 
 
-class _OwnPages:
-    """Refuses requests that a page of another origin makes in an operator's browser.
-
-    `names` are the names of a listener on loopback, next to localhost and addresses: otherwise a page whose host name
-    resolves to 127.0.0.1 would pass for the worker's own. None where the listener may have any name. A page changes
-    nothing unless it is `writable`: without a login, a page of another name that resolves to the listener could too.
-    """
-
-    def __init__(self, app: ASGIApp, names: set[str] | None, writable: bool) -> None:
-        self._app = app
-        self._names = names
-        self._writable = writable
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        headers = {name: value.decode("latin-1") for name, value in scope["headers"]}
-        host = headers.get(b"host", "")
-        if self._names is not None and host and not is_own_name(host, self._names):
-            problem = "this listener answers to localhost, 127.0.0.1, [::1] and rest.advertised.host.name alone"
-            await _error(403, f"Host: {masking.shown(host, secret=False)}: {problem}")(scope, receive, send)
-        elif scope["method"] not in _SAFE and self._is_foreign(headers, f"{scope['scheme']}://{host}"):
-            problem = "a page of another origin may not change connectors: use the worker's own address, or no browser"
-            await _error(403, problem)(scope, receive, send)
-        elif scope["method"] not in _SAFE and not self._writable and headers.keys() & _BROWSERS:
-            problem = "browsers may only read here: set rest.basic.auth.user.info, or listeners to localhost"
-            await _error(403, problem)(scope, receive, send)
-        else:
-            await self._app(scope, receive, send)
-
-    @staticmethod
-    def _is_foreign(headers: Mapping[bytes, str], own: str) -> bool:
-        """Return whether a browser says so; other clients say nothing. Some old browsers send `Origin` alone."""
-        site = headers.get(b"sec-fetch-site")
-        if site is not None:
-            return site not in ("same-origin", "none")
-        return headers.get(b"origin", own).lower() != own.lower()
-
-
-class _Guard:
-    """Asks for the password, if there is one, and leaves paths encoded, so that a name may have a slash in it."""
-
-    def __init__(self, app: ASGIApp, user_info: str | None) -> None:
-        self._app = app
-        self._login = None if user_info is None else base64.b64encode(user_info.encode())
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        path = scope["raw_path"].decode("ascii").rstrip("/") or "/"
-        if self._login is not None and path != _OPEN and not self._knows(scope):
-            answer = _error(401, "User cannot access the resource.", {"WWW-Authenticate": 'Basic realm="helenus"'})
-            await answer(scope, receive, send)
-        else:
-            await self._app({**scope, "path": path}, receive, send)
-
-    def _knows(self, scope: Scope) -> bool:
-        header = next((value for name, value in scope["headers"] if name == b"authorization"), b"")
-        scheme, _, login = header.partition(b" ")
-        return scheme.lower() == b"basic" and hmac.compare_digest(login.strip(), self._login or b"")
-
-
 def _endpoint(handlers: dict[str, Handler], is_json: bool, limiter: CapacityLimiter | None) -> Callable[[Request], Any]:
     """`limiter` bounds the threads; None for the one that the rest share, which has forty."""
 
@@ -399,7 +334,7 @@ def _endpoint(handlers: dict[str, Handler], is_json: bool, limiter: CapacityLimi
             raise HTTPException(406)
         call = RestCall(str(request.base_url), path, request.query_params, await read_json(request), accept)
         # However busy the threads are, this process lives.
-        is_inline = request.scope["path"] == _OPEN
+        is_inline = request.scope["path"] == OPEN
         answer = handler(call) if is_inline else await to_thread.run_sync(handler, call, limiter=limiter)
         _log_change(request, answer)
         return answer
@@ -426,15 +361,11 @@ def _takes_json(accept: str) -> bool:
 def _refused(_: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     has_own = error.detail != HTTPException(error.status_code).detail
-    return _error(error.status_code, error.detail if has_own else f"HTTP {error.status_code} {error.detail}")
+    return error_response(error.status_code, error.detail if has_own else f"HTTP {error.status_code} {error.detail}")
 
 
 def _failed(_: Request, error: Exception) -> Response:
-    return _error(500, str(error))
-
-
-def _error(status: int, message: str, headers: dict[str, str] | None = None) -> Response:
-    return JSONResponse({"error_code": status, "message": message}, status, headers)
+    return error_response(500, str(error))
 
 
 def _is_open(settings: WorkerSettings) -> bool:
