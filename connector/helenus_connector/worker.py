@@ -3,28 +3,26 @@
 from __future__ import annotations
 
 import contextlib
-import math
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, wait
-from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import structlog
 
 from helenus_connector import metrics
 from helenus_connector._reports import ConnectorReports, log_topics
-from helenus_connector.config.connector import ConnectorSettings
+from helenus_connector._table_scans import TableScans
+from helenus_connector._threads import run_in_thread
 from helenus_connector.config.run_directory import make, remove
 from helenus_connector.config.worker import WorkerSettings
-from helenus_connector.control.backoff import ReasonLog, pause
+from helenus_connector.control.backoff import ReasonLog
 from helenus_connector.control.connectors import Connectors
 from helenus_connector.control.fences import fence_all, owned
 from helenus_connector.control.keyspaces import Keyspaces
 from helenus_connector.control.offsets import claim
-from helenus_connector.control.status import Connector, no_tables
 from helenus_connector.control.tables import TableDefinitions
 from helenus_connector.control.topics import TopicQueries
 from helenus_connector.gate.cache import prune
@@ -39,24 +37,15 @@ from helenus_connector.snapshot.snapshots import Snapshots
 from helenus_connector.state.keys.queries import KeysQueries
 from helenus_connector.state.rows.query import RowsQuery
 from helenus_connector.verify.verifications import Verifications
-from helenus_schemas.errors import Action, HelenusError, Kind
+from helenus_schemas.errors import HelenusError
 from helenus_schemas.service import descriptors
 
-T = TypeVar("T")
 _log = structlog.get_logger(__name__)
 _TURN_S, _STARTING_S = 1.0, 0.5
 _TOPICS_S = 1.0
 _STATES_S = 5.0
-_LEAVING_S = 5.0
-"""The shortest time between two looks for a table that a pattern matched and that may have been dropped."""
-_FIRST_PAUSE_S = 1.0
-_LONGEST_PAUSE_S = 30.0
 _GRACE_S = 3.0
-_MAY_COME = (Kind.TABLE_MISSING,)
-"""Errors that stop a connector, but not while servers and tables come that are not there when the worker starts."""
 _TOPICS = "topics of all connectors"
-_SLOW_S = 20.0  # a Cassandra of which no contact point answers takes ten for each, by default
-_MAX_SCANS = 100  # at once: each takes a thread, and some more of the driver's
 _NO_SPARK = "starting: Spark is not there yet"
 
 
@@ -75,17 +64,21 @@ class Worker:
         self.signals: Signals
         self.verifications: Verifications
         self.connectors.files = self._keyspaces.files_without_tables
-        self._tables = TableDefinitions(registry_memory(worker.checkpoint_dir))
         self._scan: Future[None] | None = None
         self._has_scanned = False
-        self._scans: dict[object, Future[None]] = {}
-        self._failures: dict[str, int] = {}
         self._wait_reasons = ReasonLog()
         self._queries: dict[str, EventsQuery | RowsQuery] = {}
         self._followers: KeysQueries | None = None
         self._spark_start: Future[Any] | None = None
         self._spark: Any = None
         self._stopping = threading.Event()
+        self._table_scans = TableScans(
+            self.connectors,
+            self._keyspaces,
+            TableDefinitions(registry_memory(worker.checkpoint_dir)),
+            self._may_wait,
+            self._stopping.is_set,
+        )
         self._started = time.monotonic()
         self._topics_created_at = self._states_reported_at = self._lag_reported_at = 0.0
         self._reports = ConnectorReports(self.connectors)
@@ -152,10 +145,10 @@ class Worker:
                     self._scan.result()
                 self._end_if_all_failed()
                 self._has_scanned = True
-            self._scan = _run_in_thread(lambda: self._scan_tables(directory))
+            self._scan = run_in_thread(lambda: self._table_scans.scan(directory))
         # 2. Spark takes seconds to load: it begins when there is something to run.
         if self._spark_start is None and (self._has_scanned or self._groups()):
-            self._spark_start = _run_in_thread(lambda: self._start_spark(directory))
+            self._spark_start = run_in_thread(lambda: self._start_spark(directory))
         # 3. topics
         if time.monotonic() - self._topics_created_at > _TOPICS_S:
             self._topics_created_at = time.monotonic()
@@ -190,7 +183,7 @@ class Worker:
             with contextlib.suppress(Exception):  # it may be gone
                 self._spark_start.result().stop()
         if self._scan is None or wait([self._scan], _GRACE_S).done:
-            self._tables.close()
+            self._table_scans.tables.close()
         self._topics.close()
 
     @contextlib.contextmanager
@@ -283,97 +276,6 @@ class Worker:
                 prune(directory / group, {})
                 _log.info("query.ended", group=group)
 
-    def _scan_tables(self, directory: Path) -> None:
-        """Scan the tables of the connectors whose time has come: those with the same servers one after the other, in a
-        thread beside others. Servers that do not answer delay the others for some seconds, and once.
-        """
-        self.connectors.add_from_files(self._keyspaces.find_connectors(self._tables, self._may_wait()))
-        due_connectors: dict[object, list[tuple[str, Connector]]] = {}
-        for name, connector in self.connectors.all().items():
-            if connector.wanted != "STOPPED" and not connector.error and time.time() >= self._next_scan_at(connector):
-                registry = connector.settings.value_converter_schema_registry_url
-                due_connectors.setdefault((connector.settings.server, registry), []).append((name, connector))
-        for servers, connectors in due_connectors.items():
-            if servers not in self._scans and len(self._scans) < _MAX_SCANS:
-                self._scans[servers] = _run_in_thread(partial(self._scan_in_turn, connectors, directory))
-        wait(self._scans.values(), _SLOW_S)
-        for servers, scan in list(self._scans.items()):
-            if scan.done():
-                del self._scans[servers]
-                scan.result()
-            else:
-                for _, connector in due_connectors.get(servers, ()):
-                    if not connector.is_scanned:
-                        connector.waiting = f"its servers have not answered for {_SLOW_S:.0f} s"
-
-    def _scan_in_turn(self, connectors: Sequence[tuple[str, Connector]], directory: Path) -> None:
-        """Scan the tables of connectors with the same servers, one after the other."""
-        for name, connector in connectors:
-            if self._stopping.is_set():
-                return
-            with self.connectors.lock:
-                settings = connector.settings
-                refresh_s = settings.table_refresh_interval_ms / 1000 if settings.has_patterns else math.inf
-                # Before the look: a change during it needs another look at once.
-                connector.next_scan_at, connector.last_scan_at = time.time() + refresh_s, time.time()
-            try:
-                errors = self._tables.scan(settings, directory)
-                if self._may_wait():
-                    missing = [error for error in errors.values() if error and error.kind is Kind.TABLE_MISSING]
-                    if missing:
-                        raise missing[0]
-            except HelenusError as error:
-                self._note_scan_failure(name, connector, settings, error)
-                continue
-            except Exception as error:
-                # A bug of ours that one connector meets must not stop the others.
-                fault = HelenusError(Kind.BATCH_FAILED, f"{type(error).__name__}: {error}", name)
-                self._note_scan_failure(name, connector, settings, fault)
-                continue
-            self._failures.pop(name, None)
-            self._wait_reasons.forget(name)
-            if connector.is_scanned is False and not errors:
-                _log.warning("tables.none", connector=name, reason=no_tables(settings))
-            former_errors = {task.table: str(task.error) for task in list(connector.tasks.values())}
-            self.connectors.apply_scan(name, settings, errors)
-            for task in list(connector.tasks.values()):
-                if task.error is not None and str(task.error) != former_errors.get(task.table):
-                    _log.error("task.failed", connector=name, table=task.table, error=str(task.error))
-
-    @staticmethod
-    def _next_scan_at(connector: Connector) -> float:
-        """Return when to scan a connector's tables, s since the epoch. A dropped one may exist again; one that a
-        pattern matched is to leave the connector soon.
-        """
-        missing = {task.settings.table for task in list(connector.tasks.values()) if task.misses_table}
-        if not missing:
-            return connector.next_scan_at
-        is_named = missing <= {*connector.settings.tables}
-        pause_s = connector.settings.table_refresh_interval_ms / 1000 if is_named else _LEAVING_S
-        return min(connector.next_scan_at, connector.last_scan_at + pause_s)
-
-    def _note_scan_failure(
-        self, name: str, connector: Connector, settings: ConnectorSettings, error: HelenusError
-    ) -> None:
-        with self.connectors.lock:
-            if connector.settings is not settings:
-                return  # it was changed meanwhile
-            may_come = self._may_wait() and error.kind in _MAY_COME
-            if not self._may_wait() or not (may_come or error.action is Action.RETRY):
-                metrics.ERRORS.labels(error.kind.value).inc()
-            if may_come or error.action is Action.RETRY:
-                self._failures[name] = self._failures.get(name, 0) + 1
-                longest_s = _FIRST_PAUSE_S if self._may_wait() else _LONGEST_PAUSE_S
-                connector.trouble = error
-                connector.next_scan_at = time.time() + pause(self._failures[name], _FIRST_PAUSE_S, longest_s)
-                if self._wait_reasons.is_due(name, str(error)):
-                    _log.info("connector.waiting", connector=name, reason=str(error))
-            else:
-                self._failures.pop(name, None)
-                self._wait_reasons.forget(name)
-                connector.error = error
-                _log.error("connector.failed", connector=name, error=str(error))
-
     def _may_wait(self) -> bool:
         """Return whether servers that start together with the worker, and tables that are created later, still have
         time.
@@ -434,17 +336,3 @@ class Worker:
             task.waiting = None if task.ready or task.error else reason or missing
             if reason is None:
                 log_topics(task, self._missing_topics)
-
-
-def _run_in_thread(function: Callable[[], T]) -> Future[T]:
-    """Run a function in a thread that the end of the process does not wait for: a server may never answer."""
-    future: Future[T] = Future()
-
-    def run() -> None:
-        try:
-            future.set_result(function())
-        except BaseException as error:
-            future.set_exception(error)
-
-    threading.Thread(target=run, name="worker", daemon=True).start()
-    return future

@@ -61,9 +61,9 @@ def started(directory: Path, schema: Schema, **more: str) -> Worker:
     properties = {**ALL, **{key.replace("_", "."): value for key, value in more.items()}}
     settings = WorkerSettings.from_properties({"bootstrap.servers": "h:1", "checkpoint.dir": str(directory)}, "worker")
     worker = Worker(settings, {"db": properties})
-    worker._tables = schema
+    worker._table_scans.tables = schema
     worker._load()
-    worker._scan_tables(directory)
+    worker._table_scans.scan(directory)
     return worker
 
 
@@ -97,10 +97,10 @@ def test_a_keyspace_that_comes_later_joins(tmp_path: Path) -> None:
     schema = Schema(shop__orders=False)
     with capture_logs() as logs:
         worker = started(tmp_path, schema)
-        worker._scan_tables(tmp_path)
+        worker._table_scans.scan(tmp_path)
     assert [entry["event"] for entry in logs] == ["tables.none"]
     schema.tables["shop", "orders"] = schema.tables["bank", "moves"] = True
-    worker._scan_tables(tmp_path)
+    worker._table_scans.scan(tmp_path)
     assert set(worker.connectors.names()) == {"db-shop", "db-bank"}
 
 
@@ -118,7 +118,7 @@ def test_what_an_operator_wanted_outlasts_a_restart(tmp_path: Path) -> None:
     }
     schema.error = None
     second._keyspaces._files[0].next_scan_at = 0
-    second._scan_tables(tmp_path)
+    second._table_scans.scan(tmp_path)
     assert "db-more" not in second.connectors.names()
 
 
@@ -130,7 +130,7 @@ def test_a_cassandra_that_is_away_is_waited_for(tmp_path: Path) -> None:
     worker._end_if_all_failed()
     schema.error = None
     worker._keyspaces._files[0].next_scan_at = 0
-    worker._scan_tables(tmp_path)
+    worker._table_scans.scan(tmp_path)
     assert worker.connectors.names() == ["db-shop"]
     assert "cannot connect" not in str(worker.ready())
 

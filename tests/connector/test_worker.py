@@ -82,7 +82,7 @@ class Fake(Worker):
             {},
         )
         self.tables = Tables()
-        self._tables = self.tables  # type: ignore[assignment]
+        self._table_scans.tables = self.tables  # type: ignore[assignment]
         self.topics = Topics()
         self._topics = self.topics  # type: ignore[assignment]
         self._directory = directory
@@ -90,7 +90,7 @@ class Fake(Worker):
 
     def look(self) -> None:
         """What a worker does in its turns."""
-        self._scan_tables(self._directory)
+        self._table_scans.scan(self._directory)
         self._create_topics()
         self._reports.report_lag(self._topics)
         self._reports.report_states()
@@ -223,7 +223,7 @@ def test_a_stopping_worker_looks_at_no_more_tables(worker: Fake, monkeypatch: py
         raise AWAY
 
     monkeypatch.setattr(worker.tables, "scan", look)
-    worker._scan_tables(Path())
+    worker._table_scans.scan(Path())
     assert len(looked) == 1
     worker._stopping.clear()
     monkeypatch.undo()
@@ -254,7 +254,7 @@ def test_a_hanging_look_at_the_tables_does_not_delay_the_end(tmp_path: Path, mon
 
 def test_servers_that_never_answer_delay_no_other_connector(worker: Fake, monkeypatch: pytest.MonkeyPatch) -> None:
     """Over REST anyone may name such servers, and as many as they like."""
-    monkeypatch.setattr("helenus_connector.worker._SLOW_S", 0.3)
+    monkeypatch.setattr("helenus_connector._table_scans._SLOW_S", 0.3)
     hangs = threading.Event()
     for number in range(5):
         hanging = {**CONFIG, "table": f"t{number}", "cassandra.contact.points": f"192.0.2.{number}"}
@@ -278,10 +278,10 @@ def test_servers_that_never_answer_delay_no_other_connector(worker: Fake, monkey
         worker.look()
         assert worker.connectors.all()["a0"].is_scanned
         assert worker.connectors.status("a0").trace is None or "answered" not in str(worker.connectors.status("a0"))
-        assert len(worker._scans) == 5, "they are not asked a second time meanwhile"
+        assert len(worker._table_scans.under_way) == 5, "they are not asked a second time meanwhile"
     finally:
         hangs.set()
-        for look_ in worker._scans.values():
+        for look_ in worker._table_scans.under_way.values():
             look_.result(60)
 
 
@@ -310,7 +310,7 @@ def test_a_worker_without_descriptors_goes_on(tmp_path: Path, monkeypatch: pytes
         return failing
 
     monkeypatch.setattr("helenus_connector.worker._TOPICS_S", 0.0)
-    monkeypatch.setattr(worker, "_scan_tables", fail("look", 99))
+    monkeypatch.setattr(worker._table_scans, "scan", fail("look", 99))
     monkeypatch.setattr(worker, "_create_topics", fail("topics", 3))
     with capture_logs() as logs:
         worker.run()
