@@ -14,7 +14,7 @@ from helenus_agent.node import saved_tables
 from helenus_agent.state import StateDirectory
 from helenus_connector.config.connector import ConnectorSettings
 from helenus_connector.control import _connector_file, checkpoint
-from helenus_connector.snapshot.snapshot_store import SnapshotStore
+from helenus_connector.snapshot.snapshot_store import SnapshotFile, SnapshotStore
 from helenus_connector.unconfirmed import files as unconfirmed_files
 
 FILES = Path(__file__).with_name("before")
@@ -65,7 +65,7 @@ def test_a_querys_offsets_and_unconfirmed_keys(before: Path) -> None:
 
 
 def test_snapshots(before: Path) -> None:
-    store = SnapshotStore(before / "checkpoint" / "snapshots")
+    store = SnapshotStore(SnapshotFile(before / "checkpoint"))
     (snapshot,) = store.snapshots("old-early")
     assert (snapshot.state, snapshot.rows) == ("COMPLETE", 40)
     assert not store.for_table("old-early", "early").is_under_way

@@ -18,7 +18,7 @@ from helenus_connector.control.status import Task
 from helenus_connector.query.events_query import EventsQuery
 from helenus_connector.rest import client
 from helenus_connector.rest.server import serve
-from helenus_connector.snapshot.snapshot_store import SnapshotStore
+from helenus_connector.snapshot.snapshot_store import SnapshotFile, SnapshotStore
 from helenus_connector.top import look
 from helenus_connector.worker import Worker
 from helenus_schemas.errors import HelenusError, Kind
@@ -155,13 +155,13 @@ def test_snapshots_are_loaded_after_the_directory_is_claimed(tmp_path: Path) -> 
     """Another one may go on while this one waits for it."""
     properties = {"bootstrap.servers": "h:1", "checkpoint.dir": str(tmp_path), "listeners": "http://127.0.0.1:0"}
     waiting = Worker(WorkerSettings.from_properties(properties, "worker"), {})
-    before = SnapshotStore(tmp_path / "snapshots")
+    before = SnapshotStore(SnapshotFile(tmp_path))
     with before.changing():
         before.for_table("shop", "orders").needed = "12 events expired"
     waiting._load()
     with waiting.snapshots.store.changing():
         pass
-    assert SnapshotStore(tmp_path / "snapshots").for_table("shop", "orders").needed == "12 events expired"
+    assert SnapshotStore(SnapshotFile(tmp_path)).for_table("shop", "orders").needed == "12 events expired"
 
 
 @pytest.mark.parametrize("why", REASONS)

@@ -15,8 +15,8 @@ import structlog
 
 from helenus_connector.config.connector import ConnectorSettings
 from helenus_connector.config.worker import WorkerSettings
-from helenus_connector.control import _connector_file
 from helenus_connector.control.conflict import conflict, matching
+from helenus_connector.control.documents import ConnectorFile, Document
 from helenus_connector.control.positions import HeldPositions
 from helenus_connector.control.status import Connector, ConnectorStatus, Task, Wanted, no_tables
 from helenus_connector.gate.waiting import WaitingChanges
@@ -53,14 +53,16 @@ class UnderWay(HelenusError):
 
 
 class Connectors:
-    """All connectors of a worker, saved in a file. Its methods may be called from any thread, and no call waits once
-    the worker is `ending`. Methods that take a name raise UnknownConnector. `on_delete` is called with the name of a
-    deleted connector. `files` returns what `all_with_files` adds, `earliest` the first offsets of topics.
+    """All connectors of a worker, saved in `document`, a file by default. Its methods may be called from any thread,
+    and no call waits once the worker is `ending`. Methods that take a name raise UnknownConnector. `on_delete` is
+    called with the name of a deleted connector. `files` returns what `all_with_files` adds, `earliest` the first
+    offsets of topics.
     """
 
     def __init__(self, worker: WorkerSettings, earliest: Callable[[Sequence[str]], Offsets]) -> None:
+        self.worker = worker
         self._directory = worker.checkpoint_dir.absolute()
-        self._store = self._directory / "connectors.json"
+        self.document: Document = ConnectorFile(self._directory)
         self.earliest = earliest
         self.model = worker.model
         self.log = worker.log
@@ -82,7 +84,7 @@ class Connectors:
 
         A file replaces the saved configuration, unless it is the same as when its connector was changed over REST.
         """
-        saved = _connector_file.read(self._store)
+        saved = dict(self.document.read())
         self._set_aside = {name: former for name, former in saved.items() if former["file"] is None or name in files}
         for name, properties in files.items():
             former = saved.pop(name, None)
@@ -114,7 +116,7 @@ class Connectors:
 
     def saved_names(self) -> list[str]:
         """Return the names of the connectors that an earlier worker saved. Raises HelenusError(STATE)."""
-        return list(_connector_file.read(self._store))
+        return list(self.document.read())
 
     def add_from_files(self, files: Mapping[str, Mapping[str, str]]) -> None:
         """Add the connectors of files by name that are not there yet, and were not deleted over REST."""
@@ -441,7 +443,7 @@ class Connectors:
 
     def _save(self) -> None:
         saved = {n: {"config": c.config, "state": c.wanted, "file": c.file} for n, c in self._connectors.items()}
-        _connector_file.save(self._store, {**self._set_aside, **saved})
+        self.document.save({**self._set_aside, **saved})
         self.changed.set()
 
 

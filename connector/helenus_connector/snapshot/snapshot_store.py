@@ -1,4 +1,4 @@
-"""Keep the progress of snapshots, in a file that outlives the worker."""
+"""Keep the progress of snapshots, in a document that outlives the worker."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
+from helenus_connector.control.documents import Document
 from helenus_connector.snapshot._ring import TokenStretch, new_stretch, remaining_share
 from helenus_connector.snapshot.request import SnapshotRequest
 from helenus_schemas.errors import HelenusError, Kind
@@ -159,26 +160,44 @@ class TableSnapshots:
         return None if self.complete == table_id else "initial"
 
 
-class SnapshotStore:
-    """The snapshots of a worker's connectors, by connector and table, in a file. `signals` is where connectors are in
-    their signal topics: the next offset of each partition. Any thread may use it; `lock` is held over what belongs
-    together. Raises HelenusError(STATE) if the file can't be read or written.
-    """
+class SnapshotFile:
+    """The file `snapshots` in `checkpoint.dir`: a `control.documents.Document`."""
 
-    def __init__(self, file: Path) -> None:
-        self._file = file
-        self.lock = threading.RLock()
-        self._tables: dict[tuple[str, str], TableSnapshots] = {}
-        self.signals: dict[tuple[str, str], dict[str, int]] = {}
+    def __init__(self, directory: Path) -> None:
+        self._file = directory / "snapshots"
+
+    def read(self) -> Any:
+        """Return the content; None if there is no file."""
         try:
-            content = durable.load(file, _VERSION)
+            return durable.load(self._file, _VERSION)
         except FileNotFoundError:
-            return
+            return None
         except durable.Damaged as error:
             problem = (
                 f"the progress of snapshots is damaged: {error}. Restore the file; or delete it: then snapshots begin"
             )
-            raise HelenusError(Kind.STATE, f"{problem} again, as snapshot.mode says", str(file)) from None
+            raise HelenusError(Kind.STATE, f"{problem} again, as snapshot.mode says", str(self._file)) from None
+
+    def save(self, content: Any) -> None:
+        """Replace the file."""
+        durable.make_directory(self._file.parent)
+        durable.save(self._file, content, _VERSION, "the progress of snapshots", "snapshots.after-write")
+
+
+class SnapshotStore:
+    """The snapshots of a worker's connectors, by connector and table, in a document. `signals` is where connectors are
+    in their signal topics: the next offset of each partition. Any thread may use it; `lock` is held over what belongs
+    together. Raises as the document.
+    """
+
+    def __init__(self, document: Document) -> None:
+        self._document = document
+        self.lock = threading.RLock()
+        self._tables: dict[tuple[str, str], TableSnapshots] = {}
+        self.signals: dict[tuple[str, str], dict[str, int]] = {}
+        content = document.read()
+        if content is None:
+            return
         for entry in content["signals"]:
             self.signals[entry["connector"], entry["topic"]] = entry["offsets"]
         for entry in content["tables"]:
@@ -230,8 +249,7 @@ class SnapshotStore:
         ]
         signals = [{"connector": c, "topic": t, "offsets": offsets} for (c, t), offsets in self.signals.items()]
         content = {"tables": tables, "signals": signals}
-        durable.make_directory(self._file.parent)
-        durable.save(self._file, content, _VERSION, "the progress of snapshots", "snapshots.after-write")
+        self._document.save(content)
 
 
 def _read_snapshot(content: dict[str, Any] | None) -> Snapshot | None:

@@ -23,6 +23,7 @@ import structlog
 from helenus_connector.config.worker import WorkerSettings
 from helenus_connector.control.backoff import pause
 from helenus_connector.control.connectors import Connectors, UnderWay, UnknownConnector
+from helenus_connector.control.documents import Document
 from helenus_connector.control.status import Connector, Task
 from helenus_connector.snapshot import _metrics
 from helenus_connector.snapshot._jobs import SnapshotJobs
@@ -32,7 +33,7 @@ from helenus_connector.snapshot._run import SnapshotRun, end_snapshot
 from helenus_connector.snapshot._scan import ScanSlice
 from helenus_connector.snapshot._tables import SnapshotTables
 from helenus_connector.snapshot.request import SnapshotRequest, checked_request
-from helenus_connector.snapshot.snapshot_store import Snapshot, SnapshotStore, new_snapshot
+from helenus_connector.snapshot.snapshot_store import Snapshot, SnapshotFile, SnapshotStore, new_snapshot
 from helenus_schemas.errors import HelenusError, Kind, reason
 from helenus_schemas.service.logs import setup
 
@@ -46,15 +47,16 @@ _GRACE_S = 3.0
 
 
 class Snapshots:
-    """All snapshots of a worker. `start` begins its thread; any thread may call the other methods.
+    """All snapshots of a worker, saved in `document`, a file by default. `start` begins its thread; any thread may call
+    the other methods.
 
-    Methods that take a connector's name raise Unknown; all raise HelenusError(STATE) if their file can't be written.
+    Methods that take a connector's name raise Unknown; all raise as the document does if it can't be saved.
     """
 
-    def __init__(self, worker: WorkerSettings, connectors: Connectors) -> None:
+    def __init__(self, worker: WorkerSettings, connectors: Connectors, document: Document | None = None) -> None:
         self._worker = worker
         self._connectors = connectors
-        self.store = SnapshotStore(worker.checkpoint_dir.absolute() / "snapshots")
+        self.store = SnapshotStore(document or SnapshotFile(worker.checkpoint_dir.absolute()))
         self._publishing = SnapshotPublishing(worker, connectors, self.store)
         self._tables = SnapshotTables()
         self._asking = threading.Lock()  # of the tables, which are for one thread at a time
