@@ -55,8 +55,9 @@ class UnderWay(HelenusError):
 class Connectors:
     """All connectors of a worker, saved in `document`, a file by default. Its methods may be called from any thread,
     and no call waits once the worker is `ending`. Methods that take a name raise UnknownConnector. `on_delete` is
-    called with the name of a deleted connector. `files` returns what `all_with_files` adds, `earliest` the first
-    offsets of topics.
+    called with the name of a deleted connector; `on_move` before a connector's positions in a topic are moved, with
+    its settings, the topic, the new positions and their epoch. `files` returns what `all_with_files` adds, `earliest`
+    the first offsets of topics.
     """
 
     def __init__(self, worker: WorkerSettings, earliest: Callable[[Sequence[str]], Offsets]) -> None:
@@ -76,6 +77,7 @@ class Connectors:
         self._batch_ended = threading.Condition(self.lock)
         self.changed = threading.Event()
         self.on_delete: Callable[[str], None] | None = None
+        self.on_move: Callable[[ConnectorSettings, str, Mapping[str, int], int], None] | None = None
         self.files: Callable[[], Mapping[str, Connector]] = dict
         self.ending = False
 

@@ -135,7 +135,10 @@ def _movable(connectors: Connectors, name: str) -> ConnectorSettings:
 def _move(connectors: Connectors, name: str, topic: str, offsets: Mapping[str, int]) -> None:
     """Let a connector go on from here in a topic, which has these partitions and no others."""
     connector = connectors.get(name)
-    connectors.held_positions(connector.settings.query_group).move(topic, offsets, name)
+    held_positions = connectors.held_positions(connector.settings.query_group)
+    if connectors.on_move is not None:
+        connectors.on_move(connector.settings, topic, offsets, held_positions.epoch(topic) + 1)
+    held_positions.move(topic, offsets, name)
     partitions = {*map(int, offsets)}
     group = connector.settings.query_group
     copies = connectors.unconfirmed_keys(group).shrink(topic, partitions) + connectors.waiting_changes(group).shrink(

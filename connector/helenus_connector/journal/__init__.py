@@ -5,6 +5,7 @@
 
 - `transaction`: the transaction of one table's part of a batch.
 - `recovery`: where a run of a query begins.
+- `moves`: positions that an operator moves.
 - `support`: which connectors can publish exactly once.
 
 What waits is kept in memory by `unconfirmed` and `gate`; `query` runs the batches.

@@ -51,3 +51,17 @@ def read_group(config: Mapping[str, str], group: str, partitions: Sequence[Topic
             return committed(consumer, partitions)
         except KafkaException as failure:
             raise broker_error(failure.args[0], where) from None
+
+
+def commit_to_group(config: Mapping[str, str], group: str, positions: Sequence[TopicPartition]) -> None:
+    """Commit positions of a group that has no members. Raises as `read_group`."""
+    where = f"{config['bootstrap.servers']}, group {group}"
+    settings = {**client_settings(config), "group.id": group}
+    with closing(new_client(Consumer, settings, DeliveryReports(), where)) as consumer:
+        try:
+            answers: list[TopicPartition] = consumer.commit(offsets=list(positions), asynchronous=False)
+            error = next((answer.error for answer in answers if answer.error is not None), None)
+            if error is not None:
+                raise KafkaException(error)
+        except KafkaException as failure:
+            raise broker_error(failure.args[0], where) from None
