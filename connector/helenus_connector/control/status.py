@@ -213,6 +213,14 @@ class Connector:
             if key not in added_keys or key in self.file
         )
 
+    @property
+    def is_undecided(self) -> bool:
+        """Return whether it is to run, and nobody knows yet which of its tables can be read."""
+        if self.wanted != "RUNNING" or self.error or self.trouble or self.waiting:
+            return False
+        tasks = list(self.tasks.values())
+        return not self.is_scanned or any(not (t.ready or t.error or t.trouble or t.waiting) for t in tasks)
+
     def failure(self) -> HelenusError | None:
         """Return an error, if nothing of the connector runs."""
         errors = [task.error for task in self.tasks.values()]

@@ -25,15 +25,16 @@ from helenus_connector.query._spark_job import SparkJobs
 from helenus_connector.query.batch_metrics import note_failed_attempt
 from helenus_connector.query.handover import MicroBatch
 from helenus_connector.query.query_runner import QueryRunner
-from helenus_connector.query.source import EventsSource
 from helenus_connector.query.spark_session import task_slots
+from helenus_connector.query.stream import new_session, read_stream
 from helenus_schemas.errors import HelenusError, Kind
 from helenus_sinks.kafka.owners import RecordsOwner
 
 _log = structlog.get_logger(__name__)
 _POLL_S = 0.1
 """Between looks whether the worker ends meanwhile."""
-_CODEGEN = "sql.codegen.wholeStage"
+_UNDECIDED_S = 10.0
+"""Servers that are slow to answer hold up the other tables of a group for no longer."""
 _LATE_TASKS_S = 5.0
 """How long tasks of a run that ended may go on, on other hosts: Spark kills a Python worker within 2 s. There may be no
 fence that shows its end.
@@ -180,6 +181,7 @@ class EventsQuery(QueryRunner):
         self._start = start
         self._ownership.begin_run(self._slots)
         self._connectors.note_written_topics(self._group, ())
+        self._await_tasks()
         self._begin_journal()
         begin = partial(self._begin_batch, spark)
         batches = DriverBatches(
@@ -195,6 +197,18 @@ class EventsQuery(QueryRunner):
         if query is not None:
             _log.info("query.started", group=self._group)
             self.watch(query)
+
+    def _await_tasks(self) -> None:
+        """Wait, for some seconds, until it is known which topics can be read: one that is published exactly once and
+        joins later starts the run anew.
+        """
+        deadline = time.monotonic() + _UNDECIDED_S
+        while time.monotonic() < deadline and not self._stopping.is_set():
+            connectors = [c for c in self._connectors.all().values() if c.settings.query_group == self._group]
+            is_once = any(connector.settings.exactly_once_support != "disabled" for connector in connectors)
+            if not is_once or not any(connector.is_undecided for connector in connectors):
+                return
+            self._stopping.wait(_POLL_S)
 
     def _begin_journal(self) -> None:
         """Have the topics that are published exactly once begin where the broker's positions are."""
@@ -249,13 +263,8 @@ class EventsQuery(QueryRunner):
     def _begin(self, spark: Any, batches: DriverBatches) -> Any:
         plan, _ = self.refresh()
         if self._session is None:
-            self._session = spark.newSession()
-            self._session.dataSource.register(EventsSource)
-            if _CODEGEN not in self._worker.spark:
-                self._session.conf.set(
-                    f"spark.{_CODEGEN}", "false"
-                )  # or code is written for batches, which have no rows
-        frame = self._session.readStream.format("helenus-events").option("plan", str(plan.file)).load()
+            self._session = new_session(self._worker, spark)
+        frame = read_stream(self._session, plan.file)
         process = partial(self._process, batches, SparkJobs(spark.sparkContext))
         return self.start_stream(spark, f"helenus-{self._group}", frame, self._worker.batch_interval_ms, process)
 
