@@ -7,12 +7,14 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, wait
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import structlog
 
 from helenus_connector import metrics
+from helenus_connector._group_member import GroupMember
 from helenus_connector._reports import ConnectorReports, log_topics
 from helenus_connector._table_scans import TableScans
 from helenus_connector._threads import run_in_thread
@@ -27,10 +29,18 @@ from helenus_connector.control.tables import TableDefinitions
 from helenus_connector.control.topics import TopicQueries
 from helenus_connector.gate.cache import prune
 from helenus_connector.history import History
+from helenus_connector.journal.moves import commit_move
 from helenus_connector.query.events_query import EventsQuery
 from helenus_connector.query.garbage import DRIVER_SEARCH_AFTER, freeze
 from helenus_connector.query.query_runner import NO_BATCH
-from helenus_connector.rest.server import serve, serve_standby
+from helenus_connector.rest.server import (
+    RestListener,
+    application,
+    member_application,
+    serve,
+    serve_member,
+    serve_standby,
+)
 from helenus_connector.shape.encoding.registry import registry_memory
 from helenus_connector.snapshot.signals import Signals
 from helenus_connector.snapshot.snapshots import Snapshots
@@ -64,6 +74,7 @@ class Worker:
         self.signals: Signals
         self.verifications: Verifications
         self.connectors.files = self._keyspaces.files_without_tables
+        self.connectors.on_move = partial(commit_move, worker)
         self._scan: Future[None] | None = None
         self._has_scanned = False
         self._wait_reasons = ReasonLog()
@@ -79,6 +90,7 @@ class Worker:
             self._may_wait,
             self._stopping.is_set,
         )
+        self._member = GroupMember(worker, self.connectors.changed) if worker.group_id else None
         self._started = time.monotonic()
         self._topics_created_at = self._states_reported_at = self._lag_reported_at = 0.0
         self._reports = ConnectorReports(self.connectors)
@@ -108,33 +120,75 @@ class Worker:
         reason = next(filter(None, [self._reports.away, *troubles, starting, waiting]), None)
         return None if reason is None else str(reason)
 
-    def run(self) -> None:
-        """Run until `stop`. Raises HelenusError if every connector has failed and came from a file: then only
-        a new start of the worker helps. Raises ConfigError for a configuration that cannot work.
+    def run(self) -> bool:
+        """Run until `stop`, or until another worker leads the group: then returns True, and a new one is to stand by.
+        Raises HelenusError if every connector has failed and came from a file: then only a new start of the worker
+        helps. Raises ConfigError for a configuration that cannot work.
         """
         directory = self.worker.checkpoint_dir.absolute()
         with owned(directory, self._may_stand_by, self._stopping.is_set, self._stand_by) as is_ours:
             if is_ours:
                 self._started = time.monotonic()  # servers have the same time to come when a standby takes over
                 self._run()
+        return not self._stopping.is_set()
 
     def _run(self) -> None:
-        self._load()
         directory = make()
-        server = None
+        listener: RestListener | None = None
         try:
-            resources = self.connectors, self.snapshots, self.verifications
-            server = serve(self.worker, *resources, self._history, self.ready, self.health)
-            while not self._stopping.is_set():
-                self._turn(directory)
-                is_starting = self._spark is None or not self._all_run()
-                self.connectors.changed.wait(_STARTING_S if is_starting else _TURN_S)
-                self.connectors.changed.clear()
+            if self._member is not None:
+                listener = serve_member(self.worker, self._member.leader_url, self._member.reason)
+                if not self._lead(self._member, directory):
+                    return
+            self._load()
+            try:
+                listener = self._serve(listener)
+                while not self._stopping.is_set() and (self._member is None or self._member.leads):
+                    self._turn(directory)
+                    is_starting = self._spark is None or not self._all_run()
+                    self.connectors.changed.wait(_STARTING_S if is_starting else _TURN_S)
+                    self.connectors.changed.clear()
+                if self._member is not None and not self._stopping.is_set():
+                    self._member.note_replaced()
+                    listener.show(member_application(self.worker, self._member.leader_url, self._member.reason))
+            finally:
+                self._end_work()
         finally:
-            self._end()
-            if server is not None:
-                server.shutdown()
+            if self._member is not None:
+                self._member.leave()
+            self._end_spark()
+            if listener is not None:
+                listener.shutdown()
             remove(directory)
+
+    def _lead(self, member: GroupMember, directory: Path) -> bool:
+        """Start Spark, and wait until it is this worker's turn to lead its group; returns False if it is to stop."""
+        self._spark_start = spark_start = run_in_thread(lambda: self._start_spark(directory))
+
+        def starting() -> str | None:
+            if not spark_start.done():
+                return _NO_SPARK
+            spark_start.result()
+            return None
+
+        def warm_up() -> Future[None]:
+            from helenus_connector.query.stream import warm_up
+
+            return run_in_thread(lambda: warm_up(self.worker, spark_start.result(), directory))
+
+        if not member.lead(starting, self._stopping.is_set, self._may_wait, warm_up):
+            return False
+        self._started = time.monotonic()
+        self.connectors.document = member.connectors
+        return True
+
+    def _serve(self, listener: RestListener | None) -> RestListener:
+        """Have the listener, or a new one, answer for the connectors."""
+        resources = self.connectors, self.snapshots, self.verifications
+        if listener is None:
+            return serve(self.worker, *resources, self._history, self.ready, self.health)
+        listener.show(application(self.worker, *resources, self._history, self.ready, self.health))
+        return listener
 
     def _turn(self, directory: Path) -> None:
         """Do what is due. What may take long has a thread of its own: the scan of tables, and the start of Spark."""
@@ -166,8 +220,8 @@ class Worker:
                 self._run_due_work(directory)
         self._note_hindrances()
 
-    def _end(self) -> None:
-        """Stop all that runs, then wait until it has ended, then stop Spark."""
+    def _end_work(self) -> None:
+        """Stop all that runs, then wait until it has ended."""
         self.connectors.ending = True
         for query in self._queries.values():
             query.stop()
@@ -179,6 +233,9 @@ class Worker:
             self._followers.join()
         for query in self._queries.values():
             query.join()
+
+    def _end_spark(self) -> None:
+        """Stop Spark, and close what asks other servers."""
         if self._spark_start is not None and self._spark_start.exception() is None:
             with contextlib.suppress(Exception):  # it may be gone
                 self._spark_start.result().stop()
@@ -202,8 +259,11 @@ class Worker:
 
     def _load(self) -> None:
         """Read what is kept in checkpoint.dir, which is this worker's alone by now: another one may have changed it."""
-        self.connectors.load({**self._keyspaces.properties_of(self.connectors.saved_names()), **self._keyspaces.others})
-        self.snapshots = Snapshots(self.worker, self.connectors)
+        saved_names = list(self.connectors.document.read())
+        self.connectors.load({**self._keyspaces.properties_of(saved_names), **self._keyspaces.others})
+        self.snapshots = Snapshots(
+            self.worker, self.connectors, None if self._member is None else self._member.snapshots
+        )
         self.signals = Signals(self.worker, self.connectors, self.snapshots)
         self.verifications = Verifications(self.worker, self.connectors)
 

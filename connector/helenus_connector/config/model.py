@@ -25,6 +25,7 @@ class Model:
 
     A place is `persistent://tenant/namespace/`, empty on Kafka, and None while the worker's file is wrong.
     `allowed` says which references properties that come over REST may have, and `packages` whose classes they may name.
+    `group` is the `group.id` of the worker: then another worker is to go on where this one was.
     """
 
     settings: type[ConnectorSettings]
@@ -32,6 +33,7 @@ class Model:
     data: str | None = None
     allowed: masking.Allowed = masking.NONE
     packages: tuple[str, ...] = ()
+    group: str = ""
 
     def __post_init__(self) -> None:
         self.settings.model_rebuild()  # before threads of REST, which may all be the first, validate
@@ -46,6 +48,8 @@ class Model:
             problem = "classes of this package are not imported for connectors made over REST: "
             problem += "name it in plugin.packages of the worker's file"
             raise ConfigError([Problem(source, key, properties[key], problem) for key in foreign_keys])
+        if self.group:
+            properties = _exactly_once(properties, source)
         context = {"events": self.events, "data": self.data}
         trusted = file if file and self.names_servers_of(file, properties) else None
         return self.settings.from_properties(properties, source, context=context, allowed=self.allowed, trusted=trusted)
@@ -70,3 +74,17 @@ class Model:
 
     def _servers(self, properties: Mapping[str, str]) -> dict[str, str]:
         return {key: text for key, text in properties.items() if self.settings.key_of(key) in SERVERS}
+
+
+def _exactly_once(properties: Mapping[str, str], source: str) -> Mapping[str, str]:
+    """Return the properties of a connector whose positions and waiting changes are with the brokers: another worker of
+    the group finds them there. Raises ConfigError.
+    """
+    key, state = "exactly.once.support", properties.get("state", "none").strip()
+    if properties.get(key, "required").strip() == "disabled":
+        problem = "workers of a group (group.id) publish exactly once: leave it out"
+        raise ConfigError([Problem(source, key, "disabled", problem)])
+    if state != "none":
+        problem = "another worker of the group (group.id) would not have it: run this connector in a worker without one"
+        raise ConfigError([Problem(source, "state", state, problem)])
+    return {**properties, key: "required"}

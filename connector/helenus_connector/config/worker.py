@@ -40,16 +40,16 @@ _MIN_MEMORY = 450 << 20  # of Spark's UnifiedMemoryManager
 _POSITIONS = "positions, and connectors that come over REST, are kept in checkpoint.dir"
 # Keys of Kafka Connect's workers.
 _ALIASES: Mapping[str, str | Alias] = {
-    "group.id": Alias(why="each worker has a checkpoint.dir of its own"),
     "offset.storage.file.filename": Alias(why=_POSITIONS),
     "offset.storage.partitions": Alias(why="each connector has a topic of its own, of one partition"),
     "offset.flush.*": Alias(why=_POSITIONS),
-    "config.storage.*": Alias(why=_POSITIONS),
-    "status.storage.*": Alias(why=_POSITIONS),
+    "config.storage.partitions": Alias(why="the topic has one partition, as Connect's"),
+    "status.storage.*": Alias(why="the worker that leads shows the status, and the others ask it"),
     "plugin.path": Alias(why="the connector is all there is"),
 }
 
 
+_GOES_ON = "workers of a group publish exactly once"
 _NO_TOPIC = re.compile(r"[^a-zA-Z0-9._-]")
 """What no name of a topic of Kafka's has."""
 
@@ -81,6 +81,17 @@ class WorkerSettings(PulsarSettings, KafkaSettings, LogSettings):
     follows."""
     offset_storage_replication_factor: Annotated[ReplicationFactor, Group("Kafka")] = -1
     """Replication factor of these topics. -1: the brokers' default."""
+    group_id: Annotated[str, Group("Worker", "HIGH")] = ""
+    """Workers with one `group.id`, each with its own `checkpoint.dir`, elect one that runs the connectors; the others
+    [stand by](operations.md#workers-of-a-group). Default: none, the worker is alone."""
+    session_timeout_ms: Annotated[Milliseconds, Field(ge=1), Group("Worker", "LOW")] = 6000
+    """After how long without a sign of life of the worker that runs the connectors another one takes over. Brokers take
+    6000 at least (`group.min.session.timeout.ms`)."""
+    config_storage_topic: Annotated[str, Group("Kafka")] = "helenus-configs"
+    """How the name of the topic begins with what the workers of a group share: connectors, with their passwords, and
+    how far snapshots are; the group's id follows."""
+    config_storage_replication_factor: Annotated[ReplicationFactor, Group("Kafka")] = -1
+    """Replication factor of this topic. -1: the brokers' default."""
     pulsar_key_based_batcher: Annotated[bool, Group("Pulsar", "LOW")] = False
     """Whether a batch has records of one key only. Consumers that share a subscription of type `Key_Shared` need that,
     or they get other consumers' keys; records then cost much more CPU."""
@@ -179,6 +190,8 @@ class WorkerSettings(PulsarSettings, KafkaSettings, LogSettings):
                 other = used == "kafka" and "pulsar.service.url" in properties and "log" not in properties
                 yield needed, "required property is missing" + (", or log=pulsar" if other else "")
         yield from super().conflicts(properties)
+        if properties.get("group.id"):
+            yield from _group_conflicts(properties)
         if not _MASTER.fullmatch(properties.get("spark.master", "local")):
             yield "spark.master", "give local, local[N], local[*], spark://host:port, yarn or k8s://https://host:port"
         yield from _authentication_conflicts(properties)
@@ -250,11 +263,16 @@ class WorkerSettings(PulsarSettings, KafkaSettings, LogSettings):
             self.config_providers_env_param_allowlist_pattern,
             self._own,
         )
-        return Model(settings, places[self.log], places[self.log_of_data], allowed, self.plugin_packages)
+        return Model(settings, places[self.log], places[self.log_of_data], allowed, self.plugin_packages, self.group_id)
 
     def journal_topic(self, connector: str) -> str:
         """Return the topic with what waits of a connector that publishes exactly once."""
-        return f"{self.offset_storage_topic}-{_NO_TOPIC.sub(lambda match: f'_{ord(match[0]):x}_', connector)}"
+        return f"{self.offset_storage_topic}-{_in_topic(connector)}"
+
+    @property
+    def group_topic(self) -> str:
+        """Return the topic with what the workers of the group share."""
+        return f"{self.config_storage_topic}-{_in_topic(self.group_id)}"
 
     @property
     def producer_config(self) -> dict[str, str]:
@@ -272,6 +290,23 @@ class WorkerSettings(PulsarSettings, KafkaSettings, LogSettings):
 def is_local_master(master: str) -> bool:
     """Return whether this `spark.master` has no executors: `local-cluster[...]`, made for Spark's own tests, has."""
     return re.match(r"local($|\[)", master) is not None
+
+
+def _in_topic(name: str) -> str:
+    """Return a name as a part of the name of a topic."""
+    return _NO_TOPIC.sub(lambda match: f"_{ord(match[0]):x}_", name)
+
+
+def _group_conflicts(properties: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+    """Settings with which another worker can't go on where the one before it was."""
+    if "pulsar" in (properties.get("log"), properties.get("data.log")):
+        yield "group.id", f"{_GOES_ON}, which takes Kafka for events and records"
+    if properties.get("fence.writers", "true").strip().lower() == "false":
+        yield "fence.writers", f"{_GOES_ON}, which takes true"
+    if not is_local_master(properties.get("spark.master", "local")):
+        yield "spark.master", f"{_GOES_ON}, which takes local[...]"
+    if "standby.timeout.ms" in properties:
+        yield "standby.timeout.ms", "leave it out: it is for workers that share checkpoint.dir, and have no group.id"
 
 
 def _authentication_conflicts(properties: Mapping[str, str]) -> Iterator[tuple[str, str]]:

@@ -55,13 +55,11 @@ class UnderWay(HelenusError):
 class Connectors:
     """All connectors of a worker, saved in `document`, a file by default. Its methods may be called from any thread,
     and no call waits once the worker is `ending`. Methods that take a name raise UnknownConnector. `on_delete` is
-    called with the name of a deleted connector; `on_move` before a connector's positions in a topic are moved, with
-    its settings, the topic, the new positions and their epoch. `files` returns what `all_with_files` adds, `earliest`
-    the first offsets of topics.
+    called with the name of a deleted connector; `on_move` before positions are moved, with the connector's settings,
+    topic, new positions and epoch. `files` returns what `all_with_files` adds, `earliest` the first offsets of topics.
     """
 
     def __init__(self, worker: WorkerSettings, earliest: Callable[[Sequence[str]], Offsets]) -> None:
-        self.worker = worker
         self._directory = worker.checkpoint_dir.absolute()
         self.document: Document = ConnectorFile(self._directory)
         self.earliest = earliest
@@ -115,10 +113,6 @@ class Connectors:
                 _log.error("connector.invalid", connector=name, error=str(error))
         if self._connectors:
             self._save()
-
-    def saved_names(self) -> list[str]:
-        """Return the names of the connectors that an earlier worker saved. Raises HelenusError(STATE)."""
-        return list(self.document.read())
 
     def add_from_files(self, files: Mapping[str, Mapping[str, str]]) -> None:
         """Add the connectors of files by name that are not there yet, and were not deleted over REST."""

@@ -38,18 +38,18 @@ def warm_up(worker: WorkerSettings, spark: Any, directory: Path) -> None:
     """Run a query of no topics for one batch: the JVM has loaded its classes then, and the system the files of Python's
     modules. Half of the start of the first query of a process is that. `directory` is the run's own.
     """
-    place = directory / _NAME
-    place.mkdir(exist_ok=True)
+    warm_up_directory = directory / _NAME
+    warm_up_directory.mkdir(exist_ok=True)
     # Nothing of it is kept.
-    plan = QueryPlan(worker.model_copy(update={"checkpoint_dir": place}), {}, str(place), _NAME)
+    plan = QueryPlan(worker.model_copy(update={"checkpoint_dir": warm_up_directory}), {}, str(warm_up_directory), _NAME)
     plan.save()
     plan.due_file.write_text("0")
     rows = read_stream(new_session(worker, spark), plan.file)
     writer = rows.writeStream.queryName(f"helenus-{_NAME}").option("checkpointLocation", str(plan.checkpoint))
-    done = threading.Event()
-    query = start_query(spark.sparkContext, writer, lambda _: done.set())
+    batch_done = threading.Event()
+    query = start_query(spark.sparkContext, writer, lambda _: batch_done.set())
     try:
-        if not done.wait(_LONGEST_S):
+        if not batch_done.wait(_LONGEST_S):
             _log.debug("standby.not_warm", for_s=_LONGEST_S)
     finally:
         query.stop()

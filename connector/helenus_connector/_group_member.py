@@ -1,0 +1,139 @@
+"""A worker's part in its group: it stands by, warm, until it is its turn to lead; then it has what the group
+shares.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+import uuid
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import Any
+
+import structlog
+
+from helenus_connector.config.worker import WorkerSettings
+from helenus_connector.control.backoff import ReasonLog
+from helenus_connector.control.documents import ConnectorFile
+from helenus_connector.group.documents import ConnectorRecords, SnapshotRecords, connector_values, snapshot_values
+from helenus_connector.group.membership import GroupMembership
+from helenus_connector.group.shared_topic import SharedTopic
+from helenus_connector.group.term import begin_term
+from helenus_connector.snapshot.snapshot_store import SnapshotFile
+from helenus_schemas.errors import Action, HelenusError, Kind
+
+_log = structlog.get_logger(__name__)
+_TURN_S = 1.0
+_NO_SNAPSHOTS: dict[str, Any] = {"tables": [], "signals": []}
+
+
+class GroupMember:
+    """A member of `group.id`. `changed` is set, by other threads, when there may be something to do."""
+
+    def __init__(self, worker: WorkerSettings, changed: threading.Event) -> None:
+        self._worker = worker
+        self._changed = changed
+        self._topic = SharedTopic(worker)
+        self._membership = GroupMembership(worker, changed.set)
+        self._starting: str | None = None
+        self._warming_up: Future[None] | None = None
+        self._wait_reasons = ReasonLog()
+        self.connectors = ConnectorRecords(self._topic)
+        self.snapshots = SnapshotRecords(self._topic)
+
+    def lead(
+        self,
+        starting: Callable[[], str | None],
+        stopping: Callable[[], bool],
+        may_wait: Callable[[], bool],
+        warm_up: Callable[[], Future[None]],
+    ) -> bool:
+        """Join the group, and return when this worker leads it: True, or False if it is `stopping` before. It begins
+        when nothing is `starting`; `may_wait` says whether the brokers still have time to come. `warm_up` is called
+        once if it has to stand by, which it does well once that is done. Raises HelenusError.
+        """
+        self._starting = "starting: the group is not joined yet"
+        self._await_topic(stopping, may_wait)
+        self._membership.join()
+        while not stopping():
+            self._starting = starting()
+            if self._membership.error is not None:
+                raise self._membership.error
+            if self._starting is None and self._membership.may_begin and self._begin():
+                return True
+            if self._starting is None and self._warming_up is None and self._membership.leader() is not None:
+                _log.info("worker.standby", reason=self.reason())
+                self._warming_up = warm_up()
+            self._changed.wait(_TURN_S)
+            self._changed.clear()
+        return False
+
+    @property
+    def leads(self) -> bool:
+        """Return whether this worker leads, as far as it knows."""
+        return self._membership.leads
+
+    def leader_url(self) -> str | None:
+        """Return where the worker that leads answers, None if it is not known."""
+        leader = self._membership.leader()
+        return None if leader is None else leader.url
+
+    def reason(self) -> str:
+        """Return why this worker runs no connectors: "starting: …" or "standby: …"."""
+        starting = self._starting
+        if starting is None and self._warming_up is not None and not self._warming_up.done():
+            starting = "starting: a first query, so that the next one starts faster"
+        leader = self._membership.leader()
+        who = "no worker" if leader is None else leader.worker_id
+        return starting or f"standby: {who} leads the group {self._worker.group_id}"
+
+    def note_replaced(self) -> None:
+        """Say that another worker leads."""
+        advice = "the brokers had no sign of life of this worker for session.timeout.ms; it stands by now"
+        _log.warning("worker.replaced", reason=self.reason(), advice=advice)
+
+    def leave(self) -> None:
+        """Leave the group: another member leads at once."""
+        self._membership.leave()
+        self._topic.close()
+
+    def _await_topic(self, stopping: Callable[[], bool], may_wait: Callable[[], bool]) -> None:
+        while not stopping():
+            try:
+                return self._topic.create()
+            except HelenusError as error:
+                if error.action is not Action.RETRY or not may_wait():
+                    raise
+                self._log_wait(error)
+            time.sleep(_TURN_S)
+
+    def _begin(self) -> bool:
+        """Begin to lead. Returns False if another worker does, or the brokers do not answer: then it is tried again."""
+        directory = self._worker.checkpoint_dir.absolute()
+
+        def read_files() -> dict[str, Any]:
+            connectors, snapshots = ConnectorFile(directory).read(), SnapshotFile(directory).read()
+            return {**connector_values(connectors), **snapshot_values(snapshots or _NO_SNAPSHOTS)}
+
+        try:
+            leader = self._topic.lead(uuid.uuid4().hex, read_files)
+        except HelenusError as error:
+            if error.action is not Action.RETRY and error.kind is not Kind.NOT_OWNER:
+                raise
+            self._log_wait(error)
+            return False
+        begin_term(directory, self._topic.former, leader)
+        self._membership.note_begun(leader)
+        former = self._topic.former
+        _log.info(
+            "worker.leads",
+            group=self._worker.group_id,
+            number=leader.number,
+            former=None if former is None else former.worker_id,
+        )
+        return True
+
+    def _log_wait(self, error: HelenusError) -> None:
+        if self._wait_reasons.is_due("group", str(error)):
+            _log.warning("group.waiting", group=self._worker.group_id, reason=str(error))
