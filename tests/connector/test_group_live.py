@@ -1,0 +1,161 @@
+"""Who leads a group, and who may write what its workers share, on a real Kafka."""
+
+from __future__ import annotations
+
+import threading
+import uuid
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+from confluent_kafka import Producer
+from patience import eventually
+
+from helenus_connector.config.worker import WorkerSettings
+from helenus_connector.group._leader import Leader
+from helenus_connector.group.membership import GroupMembership
+from helenus_connector.group.shared_topic import SharedTopic
+from helenus_schemas.errors import HelenusError, Kind
+from helenus_stack.stack import Stack
+
+pytestmark = [
+    pytest.mark.integration,
+    pytest.mark.filterwarnings("ignore::ResourceWarning"),
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
+]
+
+
+@pytest.fixture
+def group(only_kafka: Stack) -> Iterator[Group]:
+    with ExitStack() as stack:
+        yield Group(str(only_kafka.status().bootstrap_servers), f"workers-{uuid.uuid4().hex}", stack)
+
+
+class Group:
+    """Makes what workers of one group have of it; all of it is closed in the end."""
+
+    def __init__(self, address: str, name: str, stack: ExitStack) -> None:
+        self.address, self.name, self._stack = address, name, stack
+        self.count = 0
+
+    def worker(self) -> WorkerSettings:
+        self.count += 1
+        properties = {
+            "bootstrap.servers": self.address,
+            "checkpoint.dir": f"/c/{self.count}",
+            "listeners": f"http://127.0.0.1:{9000 + self.count}",
+            "group.id": self.name,
+        }
+        return WorkerSettings.from_properties(properties, "worker")
+
+    def topic(self) -> SharedTopic:
+        topic = SharedTopic(self.worker())
+        topic.create()
+        self._stack.callback(topic.close)
+        return topic
+
+    def member(self) -> GroupMembership:
+        worker = self.worker()
+        SharedTopic(worker).create()
+        membership = GroupMembership(worker, threading.Event().set)
+        self._stack.callback(membership.leave)
+        membership.join()
+        return membership
+
+
+def lead(topic: SharedTopic, term: str) -> Leader:
+    return topic.lead(term, lambda: {"a": f"first of {term}"})
+
+
+def test_a_former_leader_writes_nothing(group: Group) -> None:
+    first, second = group.topic(), group.topic()
+    assert lead(first, "one").number == 1
+    first.write({"b": 1, "c": 1})
+    assert lead(second, "two").number == 2
+    assert second.former is not None
+    assert second.former.term == "one"
+    assert second.values["a"] == "first of one", "only the first leader brings what it had before"
+    # It fences the new leader's producer by this, which makes its own anew in turn.
+    with pytest.raises(HelenusError, match=r"the worker 127.0.0.1:9002 leads the group .* by now") as failure:
+        first.write({"b": 2})
+    assert failure.value.kind is Kind.NOT_OWNER
+    second.write({"b": 3, "c": None})
+    for _ in range(2):
+        with pytest.raises(HelenusError, match="leads the group"):
+            first.write({"b": 4})
+    third = group.topic()
+    lead(third, "three")
+    values = {key: value for key, value in third.values.items() if key in ("a", "b", "c")}
+    assert values == {"a": "first of one", "b": 3}
+
+
+def test_writes_from_many_threads(group: Group) -> None:
+    topic = group.topic()
+    lead(topic, "one")
+    threads = [threading.Thread(target=topic.write, args=({f"key {n}": n},)) for n in range(20)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    later = group.topic()
+    lead(later, "two")
+    assert {f"key {n}": n for n in range(20)}.items() <= later.values.items()
+
+
+def test_a_record_of_another_program(group: Group) -> None:
+    topic = group.topic()
+    producer = Producer({"bootstrap.servers": group.address})
+    producer.produce(f"helenus-configs-{group.name}", b"no JSON", b"connector-a")
+    producer.flush(30)
+    with pytest.raises(HelenusError, match=r"no JSON: another program writes it.*offset 0.*config\.storage\.topic"):
+        lead(topic, "one")
+
+
+def begun(membership: GroupMembership, topic: SharedTopic) -> Leader:
+    """Have a member lead that is to."""
+    eventually(lambda: membership.may_begin, "it is to lead")
+    leader = lead(topic, uuid.uuid4().hex)
+    membership.note_begun(leader)
+    return leader
+
+
+def test_a_member_that_joins_takes_nothing(group: Group) -> None:
+    first = group.member()
+    leader = begun(first, group.topic())
+    assert first.leads
+    others = [group.member() for _ in range(2)]
+    for other in others:
+        eventually(lambda other=other: other.leader() == leader, "it knows who leads")  # type: ignore[misc]
+    eventually(lambda: len(members(group)) == 3, "all are members")
+    assert first.leads
+    assert not any(other.may_begin for other in others)
+    first.leave()
+    eventually(lambda: any(other.may_begin for other in others), "another one is to lead")
+    assert sum(other.may_begin for other in others) == 1
+
+
+def members(group: Group) -> list[str]:
+    """The clients of the group, as Kafka's own tools show them."""
+    from confluent_kafka.admin import AdminClient
+
+    admin = AdminClient({"bootstrap.servers": group.address})
+    return [member.client_id for member in admin.describe_consumer_groups([group.name])[group.name].result().members]
+
+
+def test_a_leader_ceases_when_another_one_has_begun(group: Group) -> None:
+    """As after it hung, whatever the group's coordinator has told it by then."""
+    first = group.member()
+    begun(first, group.topic())
+    assert first.leads
+    lead(group.topic(), "of another worker")
+    eventually(lambda: not first.leads, "it has read who leads")
+    assert not first.may_begin, "it is over for this process"
+
+
+def test_a_worker_without_rights_or_brokers(tmp_path: Path) -> None:
+    properties = {"bootstrap.servers": "127.0.0.1:1", "checkpoint.dir": str(tmp_path), "group.id": "g"}
+    topic = SharedTopic(WorkerSettings.from_properties(properties, "worker"))
+    with pytest.raises(HelenusError) as failure:
+        topic.create()
+    assert failure.value.kind is Kind.BROKER_UNREACHABLE
