@@ -116,17 +116,18 @@ def statements_once_whole(pipeline: Pipeline, session: Any, table: str) -> float
     """
     names, count = itertools.count(1_000), 0.0
 
-    def has_read() -> float:
-        labels = {"connector": table.replace(".", "-")}
-        return float(pipeline.connector.total("helenus_connector_statements_total", **labels))
+    def total(metric: str) -> float:
+        return pipeline.connector.total(f"helenus_connector_{metric}_total", connector=table.replace(".", "-"))
 
     def is_whole() -> bool:
         nonlocal count
-        count = has_read()
+        count, events = total("statements"), total("events_read")
         for p in range(10):
             session.execute(f"INSERT INTO {table} (p, c, d, v) VALUES ({p}, {next(names)}, 'a', 'new')")
         agrees(pipeline, session, table)
-        return has_read() == count
+        # A batch is counted after its records are there.
+        eventually(lambda: total("events_read") >= events + 10, "the last batch is counted")
+        return total("statements") == count
 
     eventually(is_whole, lambda: f"rows are still read\n{pipeline.connector.tail()}")
     return count
