@@ -2,9 +2,9 @@
 
     python -m bench [NAME [its options]]
 
-NAME is one of agent, connector, encryption, executors, path, records, snapshot, soak, stage, state, tables, verify,
-written. Without one all run, one after the other, but for soak, which takes an hour. `python -m bench NAME --help`
-tells what one measures.
+NAME is one of agent, connector, encryption, executors, path, records, snapshot, soak, stage, standby, state, tables,
+verify, written. Without one all run, one after the other, but for soak, which takes an hour. `python -m bench NAME
+--help` tells what one measures.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ NAMES = [
     "snapshot",
     "soak",
     "stage",
+    "standby",
     "state",
     "tables",
     "verify",

@@ -7,25 +7,44 @@ from __future__ import annotations
 import threading
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from typing import Any
 
 import structlog
+from confluent_kafka import TopicPartition
 
 from helenus_connector.config.worker import WorkerSettings
 from helenus_connector.control.backoff import ReasonLog
-from helenus_connector.control.documents import ConnectorFile
+from helenus_connector.control.connectors import Connectors
+from helenus_connector.control.documents import ConnectorFile, Document
 from helenus_connector.group.documents import ConnectorRecords, SnapshotRecords, connector_values, snapshot_values
 from helenus_connector.group.membership import GroupMembership
 from helenus_connector.group.shared_topic import SharedTopic
-from helenus_connector.group.term import begin_term
+from helenus_connector.group.term import announce_term, begin_term, check_directory
+from helenus_connector.journal.committed import CommittedPositions
 from helenus_connector.snapshot.snapshot_store import SnapshotFile
 from helenus_schemas.errors import Action, HelenusError, Kind
 
 _log = structlog.get_logger(__name__)
 _TURN_S = 1.0
+_RENEW_S = 12 * 3600.0
+"""Kafka forgets positions after a week (`offsets.retention.minutes`)."""
 _NO_SNAPSHOTS: dict[str, Any] = {"tables": [], "signals": []}
+
+
+class _Copied:
+    """A document, of which another one gets each content too."""
+
+    def __init__(self, document: Document, copy: Document) -> None:
+        self._document, self._copy = document, copy
+
+    def read(self) -> Any:
+        return self._document.read()
+
+    def save(self, content: Any) -> None:
+        self._document.save(content)
+        self._copy.save(content)
 
 
 class GroupMember:
@@ -39,8 +58,14 @@ class GroupMember:
         self._starting: str | None = None
         self._warming_up: Future[None] | None = None
         self._wait_reasons = ReasonLog()
-        self.connectors = ConnectorRecords(self._topic)
-        self.snapshots = SnapshotRecords(self._topic)
+        directory = worker.checkpoint_dir.absolute()
+        # The files are for a worker that leaves the group.
+        self.connectors: Document = _Copied(ConnectorRecords(self._topic), ConnectorFile(directory))
+        self.snapshots: Document = _Copied(SnapshotRecords(self._topic), SnapshotFile(directory))
+        self.term = ""
+        """Names the term of this leader: the group and a number, which no earlier leader had."""
+        self._renewed_at = time.monotonic()
+        self._has_left = False
 
     def lead(
         self,
@@ -54,6 +79,7 @@ class GroupMember:
         once if it has to stand by, which it does well once that is done. Raises HelenusError.
         """
         self._starting = "starting: the group is not joined yet"
+        check_directory(self._worker.checkpoint_dir.absolute())
         self._await_topic(stopping, may_wait)
         self._membership.join()
         while not stopping():
@@ -72,7 +98,7 @@ class GroupMember:
     @property
     def leads(self) -> bool:
         """Return whether this worker leads, as far as it knows."""
-        return self._membership.leads
+        return self._membership.leads and not self._topic.is_replaced
 
     def leader_url(self) -> str | None:
         """Return where the worker that leads answers, None if it is not known."""
@@ -84,19 +110,43 @@ class GroupMember:
         starting = self._starting
         if starting is None and self._warming_up is not None and not self._warming_up.done():
             starting = "starting: a first query, so that the next one starts faster"
-        leader = self._membership.leader()
-        who = "no worker" if leader is None else leader.worker_id
-        return starting or f"standby: {who} leads the group {self._worker.group_id}"
+        leader, group = self._membership.leader(), self._worker.group_id
+        if leader is None:
+            return starting or f"starting: no worker leads the group {group} yet"
+        return starting or f"standby: {leader.worker_id} leads the group {group}"
 
-    def note_replaced(self) -> None:
-        """Say that another worker leads."""
-        advice = "the brokers had no sign of life of this worker for session.timeout.ms; it stands by now"
-        _log.warning("worker.replaced", reason=self.reason(), advice=advice)
+    def commit(self, group: str, positions: Sequence[TopicPartition]) -> None:
+        """Commit positions of a consumer group, while this worker leads. Raises HelenusError: NOT_OWNER."""
+        self._topic.update(lambda _: {}, {group: positions})
+
+    def renew_positions(self, connectors: Connectors) -> None:
+        """Now and then, commit once more the positions of connectors that do not run: no batch does."""
+        if time.monotonic() - self._renewed_at < _RENEW_S:
+            return
+        self._renewed_at = time.monotonic()
+        self._has_left = False
+        positions = CommittedPositions(self._worker, self.commit)
+        for connector in connectors.all().values():
+            idle_topics = [
+                task.events for task in list(connector.tasks.values()) if connector.wanted != "RUNNING" or task.error
+            ]
+            try:
+                counts = {topic: len(offsets) for topic, offsets in connectors.earliest(idle_topics).items()}
+                positions.renew(connector.settings, counts)
+            except HelenusError as error:
+                if error.kind is Kind.NOT_OWNER:
+                    raise
+                self._log_wait(error)
 
     def leave(self) -> None:
-        """Leave the group: another member leads at once."""
-        self._membership.leave()
-        self._topic.close()
+        """Leave the group: another member leads at once. Say so if one does already."""
+        if not self._has_left:
+            self._has_left = True
+            if self.term and not self.leads:
+                advice = "the brokers had no sign of life of this worker for session.timeout.ms; it stands by now"
+                _log.warning("worker.replaced", reason=self.reason(), advice=advice)
+            self._membership.leave()
+            self._topic.close()
 
     def _await_topic(self, stopping: Callable[[], bool], may_wait: Callable[[], bool]) -> None:
         while not stopping():
@@ -116,22 +166,21 @@ class GroupMember:
             connectors, snapshots = ConnectorFile(directory).read(), SnapshotFile(directory).read()
             return {**connector_values(connectors), **snapshot_values(snapshots or _NO_SNAPSHOTS)}
 
+        term = uuid.uuid4().hex
+        announce_term(directory, term)
         try:
-            leader = self._topic.lead(uuid.uuid4().hex, read_files)
+            leader = self._topic.lead(term, read_files)
         except HelenusError as error:
             if error.action is not Action.RETRY and error.kind is not Kind.NOT_OWNER:
                 raise
             self._log_wait(error)
             return False
-        begin_term(directory, self._topic.former, leader)
-        self._membership.note_begun(leader)
         former = self._topic.former
-        _log.info(
-            "worker.leads",
-            group=self._worker.group_id,
-            number=leader.number,
-            former=None if former is None else former.worker_id,
-        )
+        begin_term(directory, former, leader)
+        self._membership.note_begun(leader)
+        self.term = f"{self._worker.group_id}#{leader.number}"
+        who = None if former is None else former.worker_id
+        _log.info("worker.leads", group=self._worker.group_id, number=leader.number, former=who)
         return True
 
     def _log_wait(self, error: HelenusError) -> None:

@@ -7,7 +7,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, wait
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +28,7 @@ from helenus_connector.control.tables import TableDefinitions
 from helenus_connector.control.topics import TopicQueries
 from helenus_connector.gate.cache import prune
 from helenus_connector.history import History
-from helenus_connector.journal.moves import commit_move
+from helenus_connector.journal.committed import CommittedPositions
 from helenus_connector.query.events_query import EventsQuery
 from helenus_connector.query.garbage import DRIVER_SEARCH_AFTER, freeze
 from helenus_connector.query.query_runner import NO_BATCH
@@ -47,7 +46,7 @@ from helenus_connector.snapshot.snapshots import Snapshots
 from helenus_connector.state.keys.queries import KeysQueries
 from helenus_connector.state.rows.query import RowsQuery
 from helenus_connector.verify.verifications import Verifications
-from helenus_schemas.errors import HelenusError
+from helenus_schemas.errors import Action, HelenusError, Kind
 from helenus_schemas.service import descriptors
 
 _log = structlog.get_logger(__name__)
@@ -55,7 +54,7 @@ _TURN_S, _STARTING_S = 1.0, 0.5
 _TOPICS_S = 1.0
 _STATES_S = 5.0
 _GRACE_S = 3.0
-_TOPICS = "topics of all connectors"
+_TOPICS, _SAVING = "topics of all connectors", "saving"
 _NO_SPARK = "starting: Spark is not there yet"
 
 
@@ -74,13 +73,14 @@ class Worker:
         self.signals: Signals
         self.verifications: Verifications
         self.connectors.files = self._keyspaces.files_without_tables
-        self.connectors.on_move = partial(commit_move, worker)
+        self.connectors.broker_positions = CommittedPositions(worker)
         self._scan: Future[None] | None = None
         self._has_scanned = False
         self._wait_reasons = ReasonLog()
         self._queries: dict[str, EventsQuery | RowsQuery] = {}
         self._followers: KeysQueries | None = None
         self._spark_start: Future[Any] | None = None
+        self._is_loaded = False
         self._spark: Any = None
         self._stopping = threading.Event()
         self._table_scans = TableScans(
@@ -140,18 +140,21 @@ class Worker:
                 listener = serve_member(self.worker, self._member.leader_url, self._member.reason)
                 if not self._lead(self._member, directory):
                     return
-            self._load()
             try:
+                self._load_saved()
                 listener = self._serve(listener)
                 while not self._stopping.is_set() and (self._member is None or self._member.leads):
                     self._turn(directory)
                     is_starting = self._spark is None or not self._all_run()
                     self.connectors.changed.wait(_STARTING_S if is_starting else _TURN_S)
                     self.connectors.changed.clear()
-                if self._member is not None and not self._stopping.is_set():
-                    self._member.note_replaced()
-                    listener.show(member_application(self.worker, self._member.leader_url, self._member.reason))
+            except HelenusError as error:
+                if self._member is None or error.kind is not Kind.NOT_OWNER:  # it is the next leader's
+                    raise
             finally:
+                if self._member is not None and listener is not None and not self._member.leads:
+                    listener.show(member_application(self.worker, self._member.leader_url, self._member.reason))
+                    self._member.leave()
                 self._end_work()
         finally:
             if self._member is not None:
@@ -160,6 +163,11 @@ class Worker:
             if listener is not None:
                 listener.shutdown()
             remove(directory)
+
+    @property
+    def is_stopping(self) -> bool:
+        """Return whether the worker was asked to end."""
+        return self._stopping.is_set()
 
     def _lead(self, member: GroupMember, directory: Path) -> bool:
         """Start Spark, and wait until it is this worker's turn to lead its group; returns False if it is to stop."""
@@ -179,7 +187,8 @@ class Worker:
         if not member.lead(starting, self._stopping.is_set, self._may_wait, warm_up):
             return False
         self._started = time.monotonic()
-        self.connectors.document = member.connectors
+        self.connectors.document, self.connectors.term = member.connectors, member.term
+        self.connectors.broker_positions = CommittedPositions(self.worker, member.commit)
         return True
 
     def _serve(self, listener: RestListener | None) -> RestListener:
@@ -195,7 +204,7 @@ class Worker:
         # 1. tables
         if self._scan is None or self._scan.done():
             if self._scan is not None:
-                with descriptors.exhaustion_tolerated():
+                with descriptors.exhaustion_tolerated(), self._absence_tolerated():
                     self._scan.result()
                 self._end_if_all_failed()
                 self._has_scanned = True
@@ -218,11 +227,26 @@ class Worker:
         if self._spark is not None:
             with descriptors.exhaustion_tolerated():
                 self._run_due_work(directory)
+            if self._member is not None:
+                self._member.renew_positions(self.connectors)
         self._note_hindrances()
+
+    @contextlib.contextmanager
+    def _absence_tolerated(self) -> Iterator[None]:
+        """Go on though the brokers do not answer, where they have what a worker of a group saves: it is saved later."""
+        try:
+            yield
+        except HelenusError as error:
+            if self._member is None or error.action is not Action.RETRY:
+                raise
+            if self._wait_reasons.is_due(_SAVING, str(error)):
+                _log.warning("group.waiting", group=self.worker.group_id, reason=str(error))
 
     def _end_work(self) -> None:
         """Stop all that runs, then wait until it has ended."""
         self.connectors.ending = True
+        if not self._is_loaded:
+            return
         for query in self._queries.values():
             query.stop()
         self.signals.close()
@@ -257,6 +281,16 @@ class Worker:
             if listener is not None:
                 listener.shutdown()
 
+    def _load_saved(self) -> None:
+        """Read what is saved; in a group, when the brokers answer. Raises HelenusError."""
+        while not self._is_loaded and not self._stopping.is_set():
+            with self._absence_tolerated():
+                self._load()
+            if not self._is_loaded:
+                if self._member is not None and not self._member.leads:
+                    raise HelenusError(Kind.NOT_OWNER, "another worker leads by now", self.worker.group_id)
+                self._stopping.wait(_TURN_S)
+
     def _load(self) -> None:
         """Read what is kept in checkpoint.dir, which is this worker's alone by now: another one may have changed it."""
         saved_names = list(self.connectors.document.read())
@@ -266,6 +300,7 @@ class Worker:
         )
         self.signals = Signals(self.worker, self.connectors, self.snapshots)
         self.verifications = Verifications(self.worker, self.connectors)
+        self._is_loaded = True
 
     def _start_spark(self, directory: Path) -> Any:
         from helenus_connector.query.spark_session import load_modules, start_session

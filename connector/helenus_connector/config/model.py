@@ -49,7 +49,7 @@ class Model:
             problem += "name it in plugin.packages of the worker's file"
             raise ConfigError([Problem(source, key, properties[key], problem) for key in foreign_keys])
         if self.group:
-            properties = _exactly_once(properties, source)
+            properties = _exactly_once(properties, source, self.group)
         context = {"events": self.events, "data": self.data}
         trusted = file if file and self.names_servers_of(file, properties) else None
         return self.settings.from_properties(properties, source, context=context, allowed=self.allowed, trusted=trusted)
@@ -76,11 +76,14 @@ class Model:
         return {key: text for key, text in properties.items() if self.settings.key_of(key) in SERVERS}
 
 
-def _exactly_once(properties: Mapping[str, str], source: str) -> Mapping[str, str]:
+def _exactly_once(properties: Mapping[str, str], source: str, group: str) -> Mapping[str, str]:
     """Return the properties of a connector whose positions and waiting changes are with the brokers: another worker of
     the group finds them there. Raises ConfigError.
     """
     key, state = "exactly.once.support", properties.get("state", "none").strip()
+    if f"helenus-{properties.get('name', '')}" == group:
+        problem = "the consumer group of its positions would be that of the workers (group.id): give it another name"
+        raise ConfigError([Problem(source, "name", properties["name"], problem)])
     if properties.get(key, "required").strip() == "disabled":
         problem = "workers of a group (group.id) publish exactly once: leave it out"
         raise ConfigError([Problem(source, key, "disabled", problem)])

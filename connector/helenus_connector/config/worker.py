@@ -49,6 +49,7 @@ _ALIASES: Mapping[str, str | Alias] = {
 }
 
 
+_TAKEN_GROUPS = ("helenus-owners", "helenus-reader")
 _GOES_ON = "workers of a group publish exactly once"
 _NO_TOPIC = re.compile(r"[^a-zA-Z0-9._-]")
 """What no name of a topic of Kafka's has."""
@@ -305,6 +306,8 @@ def _group_conflicts(properties: Mapping[str, str]) -> Iterator[tuple[str, str]]
         yield "fence.writers", f"{_GOES_ON}, which takes true"
     if not is_local_master(properties.get("spark.master", "local")):
         yield "spark.master", f"{_GOES_ON}, which takes local[...]"
+    if properties.get("group.id") in _TAKEN_GROUPS:
+        yield "group.id", "Helenus has that group for something else: give it another name"
     if "standby.timeout.ms" in properties:
         yield "standby.timeout.ms", "leave it out: it is for workers that share checkpoint.dir, and have no group.id"
 

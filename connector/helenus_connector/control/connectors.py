@@ -17,7 +17,7 @@ from helenus_connector.config.connector import ConnectorSettings
 from helenus_connector.config.worker import WorkerSettings
 from helenus_connector.control.conflict import conflict, matching
 from helenus_connector.control.documents import ConnectorFile, Document
-from helenus_connector.control.positions import HeldPositions
+from helenus_connector.control.positions import BrokerPositions, HeldPositions
 from helenus_connector.control.status import Connector, ConnectorStatus, Task, Wanted, no_tables
 from helenus_connector.gate.waiting import WaitingChanges
 from helenus_connector.log.events import Offsets
@@ -55,8 +55,8 @@ class UnderWay(HelenusError):
 class Connectors:
     """All connectors of a worker, saved in `document`, a file by default. Its methods may be called from any thread,
     and no call waits once the worker is `ending`. Methods that take a name raise UnknownConnector. `on_delete` is
-    called with the name of a deleted connector; `on_move` before positions are moved, with the connector's settings,
-    topic, new positions and epoch. `files` returns what `all_with_files` adds, `earliest` the first offsets of topics.
+    called with the name of a deleted connector. `files` returns what `all_with_files` adds, `earliest` topics' first
+    offsets; `broker_positions` are with the brokers, `term` names a leader's time.
     """
 
     def __init__(self, worker: WorkerSettings, earliest: Callable[[Sequence[str]], Offsets]) -> None:
@@ -75,7 +75,8 @@ class Connectors:
         self._batch_ended = threading.Condition(self.lock)
         self.changed = threading.Event()
         self.on_delete: Callable[[str], None] | None = None
-        self.on_move: Callable[[ConnectorSettings, str, Mapping[str, int], int], None] | None = None
+        self.broker_positions: BrokerPositions | None = None
+        self.term = ""
         self.files: Callable[[], Mapping[str, Connector]] = dict
         self.ending = False
 
@@ -103,9 +104,7 @@ class Connectors:
                     _log.error("connector.invalid", connector=name, error=str(error))
             state = former["state"] if former is not None and former["state"] != DELETED else None
             self.put(name, properties, state, dict(properties), group, saves=False)
-        for name, former in saved.items():
-            if former["file"] is not None:
-                continue
+        for name, former in ((name, former) for name, former in saved.items() if former["file"] is None):
             try:
                 self.put(name, former["config"], former["state"], saves=False)
             except ConfigError as error:
@@ -213,8 +212,7 @@ class Connectors:
             connector = moving()
             if connector is None or connector.wanted != "STOPPED":
                 return True
-            written = self._written_topics.get(connector.settings.query_group, set())
-            return written.isdisjoint(task.data for task in connector.tasks.values())
+            return not self.is_in_batch(connector)
 
         reason = None
         for _ in range(int(_LAST_BATCH_S / _TURN_S)):
@@ -227,6 +225,11 @@ class Connectors:
             reason = "stop the connector before it changes its group: its last batch is to end first"
         if reason is not None:
             raise ConfigError([Problem(name, "query.group", settings.query_group, reason)])
+
+    def is_in_batch(self, connector: Connector) -> bool:
+        """Return whether tasks of a connector may write just now; the caller has `lock`."""
+        written = self._written_topics.get(connector.settings.query_group, set())
+        return not written.isdisjoint(task.data for task in connector.tasks.values())
 
     def _move_topics(self, name: str, topics: set[str], former_group: str, group: str) -> None:
         """Move topics to another group: their positions, unconfirmed keys and waiting changes, and the time from which
@@ -368,8 +371,7 @@ class Connectors:
         wait.
         """
         with self.lock:
-            written = self._written_topics.items()
-            others = {topic: other for other, topics in written if other != group for topic in topics}
+            others = {topic: g for g, topics in self._written_topics.items() if g != group for topic in topics}
             tasks = [
                 task
                 for connector in self._connectors.values()

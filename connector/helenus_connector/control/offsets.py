@@ -5,6 +5,7 @@ Each function takes the worker's connectors and the name of one, and raises Unkn
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Mapping
 
 import structlog
@@ -16,13 +17,19 @@ from helenus_connector.control._ownership import other_rows
 from helenus_connector.control.connectors import Connectors
 from helenus_connector.control.positions import HeldPositions
 from helenus_connector.control.status import Task
+from helenus_connector.log.events import Offsets
 from helenus_schemas.errors import HelenusError, Kind
 
 _log = structlog.get_logger(__name__)
+_LAST_BATCH_S, _TURN_S = 20.0, 0.1
 
 
 def offsets(connectors: Connectors, name: str) -> dict[str, dict[int, int]]:
-    """Return a connector's position: the next offset by events topic and partition, of the topics it has read."""
+    """Return a connector's position: the next offset by events topic and partition, of the topics it has read. Raises
+    the brokers' errors.
+    """
+    if unknown_topics := _unknown_topics(connectors, name):
+        _learn(connectors, name, connectors.earliest(unknown_topics))
     with connectors.lock:
         connector = connectors.get(name)
         held_positions = connectors.held_positions(connector.settings.query_group)
@@ -43,6 +50,8 @@ def alter(connectors: Connectors, name: str, offsets: Mapping[str, Mapping[int, 
     topic can have, and with state=rows, and the broker's errors.
     """
     first = connectors.earliest(_events_of(connectors, name))
+    _await_last_batch(connectors, name)
+    _learn(connectors, name, first)
     with connectors.lock:
         held_positions = connectors.held_positions(_movable(connectors, name).query_group)
         for topic, new_offsets in offsets.items():
@@ -63,6 +72,8 @@ def alter(connectors: Connectors, name: str, offsets: Mapping[str, Mapping[int, 
 def reset(connectors: Connectors, name: str) -> None:
     """Let a stopped connector begin at the first event of its topics. Raises as `alter`."""
     first = connectors.earliest(_events_of(connectors, name))
+    _await_last_batch(connectors, name)
+    _learn(connectors, name, first)
     with connectors.lock:
         _movable(connectors, name)
         for topic, offsets in first.items():
@@ -114,10 +125,55 @@ def _takes_over(connectors: Connectors, task: Task, held_positions: HeldPosition
     if not first:
         return False
     former_offsets = held_positions.owners.former(topic, name)
+    positions = connectors.broker_positions
+    if positions is not None and positions.has(task.settings):
+        known = positions.read(task.settings, {topic: len(first)})
+        former_offsets = known[topic].offsets if topic in known else former_offsets
     with connectors.lock:
         _log.info("connector.begins", connector=name, topic=topic, reason=f"the position is of connector {owner}")
         _move(connectors, name, topic, {p: former_offsets.get(p, offset) for p, offset in first.items()})
     return True
+
+
+def _unknown_topics(connectors: Connectors, name: str) -> list[str]:
+    """Return the events topics of a connector of which no position is known here, though the brokers may have one."""
+    with connectors.lock:
+        connector, positions = connectors.get(name), connectors.broker_positions
+        if positions is None or not positions.has(connector.settings):
+            return []
+        known = connectors.held_positions(connector.settings.query_group).read_offsets()
+        return [task.events for task in connector.tasks.values() if not known.get(task.events)]
+
+
+def _learn(connectors: Connectors, name: str, first: Offsets) -> None:
+    """Hold where a connector that does not run stands, as the brokers have it: another worker may have run it since.
+    `first` are the first offsets of its topics.
+    """
+    with connectors.lock:
+        settings, positions = connectors.get(name).settings, connectors.broker_positions
+    if positions is None or not positions.has(settings):
+        return
+    known = positions.read(settings, {topic: len(offsets) for topic, offsets in first.items()})
+    with connectors.lock:
+        held_positions = connectors.held_positions(settings.query_group)
+        for topic, (offsets, epoch) in known.items():
+            if epoch is None or epoch >= held_positions.epoch(topic):
+                held_positions.raise_epoch(topic, epoch or 0)
+                held_positions.hold(topic, offsets, held_positions.epoch(topic))
+
+
+def _await_last_batch(connectors: Connectors, name: str) -> None:
+    """Wait until no task of a stopped connector writes any more: its batch would commit where it ends. Raises
+    HelenusError(CONFIG).
+    """
+    deadline = time.monotonic() + _LAST_BATCH_S
+    while not connectors.ending:
+        with connectors.lock:
+            if not connectors.is_in_batch(connectors.get(name)):
+                return
+        if time.monotonic() > deadline:
+            raise HelenusError(Kind.CONFIG, "its last batch has not ended yet", name, "try again")
+        time.sleep(_TURN_S)
 
 
 def _movable(connectors: Connectors, name: str) -> ConnectorSettings:
@@ -135,9 +191,9 @@ def _movable(connectors: Connectors, name: str) -> ConnectorSettings:
 def _move(connectors: Connectors, name: str, topic: str, offsets: Mapping[str, int]) -> None:
     """Let a connector go on from here in a topic, which has these partitions and no others."""
     connector = connectors.get(name)
-    held_positions = connectors.held_positions(connector.settings.query_group)
-    if connectors.on_move is not None:
-        connectors.on_move(connector.settings, topic, offsets, held_positions.epoch(topic) + 1)
+    held_positions, positions = connectors.held_positions(connector.settings.query_group), connectors.broker_positions
+    if positions is not None and positions.has(connector.settings):
+        positions.move(connector.settings, topic, offsets, held_positions.epoch(topic) + 1)
     held_positions.move(topic, offsets, name)
     partitions = {*map(int, offsets)}
     group = connector.settings.query_group

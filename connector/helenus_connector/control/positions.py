@@ -10,7 +10,9 @@ import contextlib
 import threading
 from collections.abc import Iterable, Mapping
 from pathlib import Path
+from typing import NamedTuple, Protocol
 
+from helenus_connector.config.connector import ConnectorSettings
 from helenus_connector.control._ownership import Owners
 from helenus_connector.control.checkpoint import committed, latest
 from helenus_connector.log.events import Offsets
@@ -18,6 +20,32 @@ from helenus_schemas.errors import HelenusError, Kind
 from helenus_schemas.service import durable
 
 _VERSION = 1
+
+
+class KnownPosition(NamedTuple):
+    """Where a connector stands in a topic: the next offset by partition. It is of an `epoch` of the topic, None if
+    another program has set it.
+    """
+
+    offsets: dict[str, int]
+    epoch: int | None
+
+
+class BrokerPositions(Protocol):
+    """Positions of connectors that the brokers have, so that another worker finds them. The methods raise HelenusError:
+    the brokers' errors, and NOT_OWNER where another worker runs the connectors by now.
+    """
+
+    def has(self, settings: ConnectorSettings) -> bool:
+        """Return whether the brokers have a connector's positions."""
+
+    def read(self, settings: ConnectorSettings, partitions: Mapping[str, int]) -> dict[str, KnownPosition]:
+        """Return where a connector stands, by topic; `partitions` says how many each has."""
+
+    def move(self, settings: ConnectorSettings, topic: str, offsets: Mapping[str, int], epoch: int) -> None:
+        """Have a connector that does not run go on here in a topic, from this `epoch` on."""
+
+
 GONE = -2
 """HeldPositions for a partition that a topic no longer has."""
 

@@ -31,18 +31,13 @@ class ConnectorRecords:
 
     def read(self) -> dict[str, Any]:
         """Return the connectors by name, as the file of a worker has them."""
-        values = self._topic.values
+        values = self._topic.values()
         names = [key.removeprefix(kind) for kind in (_CONNECTOR, _FILE) for key in values if key.startswith(kind)]
         connectors: dict[str, Any] = {}
         for name in dict.fromkeys(names):
-            file = values.get(_FILE + name)
-            config = values.get(_CONNECTOR + name)
-            state = _wanted(values.get(_TARGET + name)) if config is not None else DELETED
-            connectors[name] = {
-                "config": (config or {}).get("properties", {}),
-                "state": state,
-                "file": None if file is None else file["properties"],
-            }
+            config, file = _properties(values.get(_CONNECTOR + name)), _properties(values.get(_FILE + name))
+            state = DELETED if config is None else _wanted(values.get(_TARGET + name))
+            connectors[name] = {"config": config or {}, "state": state, "file": file}
         return connectors
 
     def save(self, content: Mapping[str, Mapping[str, Any]]) -> None:
@@ -58,7 +53,7 @@ class SnapshotRecords:
 
     def read(self) -> dict[str, Any] | None:
         """Return the snapshots as the file of a worker has them; None if there were never any."""
-        values = self._topic.values
+        values = self._topic.values()
         tables = [value for key, value in values.items() if key.startswith(_SNAPSHOTS)]
         signals = [value for key, value in values.items() if key.startswith(_SIGNALS)]
         return {"tables": tables, "signals": signals} if tables or signals else None
@@ -95,15 +90,26 @@ def _path(*names: str) -> str:
     return json.dumps(names, separators=(",", ":"))
 
 
+def _properties(value: Any) -> dict[str, Any] | None:
+    """Return the properties in a record. They are checked where they are read; one of another form has none."""
+    if value is None:
+        return None
+    properties = value.get("properties") if isinstance(value, dict) else None
+    return properties if isinstance(properties, dict) else {}
+
+
 def _wanted(target: Any) -> str:
     state = target.get("state.v2", target.get("state")) if isinstance(target, dict) else _RUNNING
-    return "RUNNING" if state == _RUNNING else str(state)
+    return str(state) if state in ("PAUSED", "STOPPED") else "RUNNING"
 
 
 def _save(topic: SharedTopic, kinds: tuple[str, ...], values: Values) -> None:
-    former = {key: value for key, value in topic.values.items() if key.startswith(kinds)}
-    changed = {key: value for key, value in values.items() if _text(former.get(key)) != _text(value)}
-    topic.write({**changed, **dict.fromkeys(former.keys() - values.keys())})
+    def change(present: Values) -> Values:
+        former = {key: value for key, value in present.items() if key.startswith(kinds)}
+        changed = {key: value for key, value in values.items() if _text(former.get(key)) != _text(value)}
+        return {**changed, **dict.fromkeys(former.keys() - values.keys())}
+
+    topic.update(change)
 
 
 def _text(value: Any) -> str:

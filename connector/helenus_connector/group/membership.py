@@ -15,9 +15,10 @@ import structlog
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, Message, TopicPartition
 
 from helenus_connector.config.worker import WorkerSettings
+from helenus_connector.control.backoff import ReasonLog
 from helenus_connector.group._leader import KEY, Leader
 from helenus_connector.group.shared_topic import PARTITION
-from helenus_schemas.errors import Action, HelenusError
+from helenus_schemas.errors import Action, HelenusError, Kind
 from helenus_sinks.kafka.errors import DeliveryReports, broker_error, new_client
 from helenus_sinks.kafka.settings import client_settings
 
@@ -29,7 +30,14 @@ _HEARTBEATS = 3
 """In a `session.timeout.ms`."""
 _LONGEST_FETCH_MS = 5000  # a new note is answered at once
 _LEAVE_S = 5.0
-_GROUP_REFUSED = "grant this login Read on the group {group} and on the topic {topic}, as docs/security.md says"
+_REFUSED = {
+    KafkaError.GROUP_AUTHORIZATION_FAILED: "grant this login Read on the group, as docs/security.md says",
+    KafkaError.TOPIC_AUTHORIZATION_FAILED: "grant this login Read on the topic, as docs/security.md says",
+    KafkaError.INVALID_SESSION_TIMEOUT: "set session.timeout.ms to what brokers allow (group.min.session.timeout.ms)",
+    KafkaError.INCONSISTENT_GROUP_PROTOCOL: "another program has this group: set another group.id",
+    KafkaError.GROUP_MAX_SIZE_REACHED: "stop members of the group, or raise the brokers' group.max.size",
+}
+"""What no waiting mends."""
 
 
 class GroupMembership:
@@ -43,11 +51,12 @@ class GroupMembership:
         self._where = f"{worker.bootstrap_servers}, group {worker.group_id}"
         self._ending = threading.Event()
         self._threads: list[threading.Thread] = []
-        self._is_assigned = self._is_lost = False
+        self._is_assigned = self._is_lost = self._is_replaced = False
+        self._wait_reasons = ReasonLog()
         self._noted: Leader | None = None
         self._led: Leader | None = None
         self.error: HelenusError | None = None
-        """Why the worker can't be a member, until it changes."""
+        """Why the worker can't be a member."""
 
     def join(self) -> None:
         """Join the group. Its topic is there by now. Raises HelenusError(CONFIG)."""
@@ -70,6 +79,7 @@ class GroupMembership:
             "isolation.level": "read_committed",
             "enable.auto.commit": "false",
             "fetch.wait.max.ms": str(_LONGEST_FETCH_MS),
+            "auto.offset.reset": "earliest",
         }
         reader: Consumer = new_client(Consumer, reading, DeliveryReports(), self._where)
         reader.assign([TopicPartition(self._worker.group_topic, PARTITION, OFFSET_BEGINNING)])
@@ -93,48 +103,49 @@ class GroupMembership:
         return self._is_assigned and not self._is_lost and self._led is None
 
     def note_begun(self, leader: Leader) -> None:
-        """Note that this worker leads."""
+        """Note that this worker leads. It may have read a later note by then."""
+        self._is_replaced = self._noted is not None and self._noted.number > leader.number
         self._led = leader
 
     @property
     def leads(self) -> bool:
         """Return whether this worker leads, as far as it knows."""
-        return self._led is not None and self._is_assigned and not self._is_replaced()
+        return self._led is not None and self._is_assigned and not self._is_replaced
 
     def leader(self) -> Leader | None:
         """Return who leads, as far as it is known."""
         return self._noted
-
-    def _is_replaced(self) -> bool:
-        return self._noted is not None and self._led is not None and self._noted.number > self._led.number
 
     def _poll(self, consumer: Consumer, note: Callable[[Message], None]) -> None:
         with contextlib.closing(consumer):
             while not self._ending.is_set():
                 try:
                     message = consumer.poll(_POLL_S)
-                except KafkaException as failure:  # of a callback
+                    if message is not None and message.error() is not None:
+                        raise KafkaException(message.error())
+                    if message is not None:
+                        note(message)
+                except KafkaException as failure:
                     self._note_error(failure.args[0])
-                    continue
-                if message is None:
-                    continue
-                if (error := message.error()) is not None:
-                    self._note_error(error)
                     self._ending.wait(_POLL_S)
-                else:
-                    note(message)
+                except Exception as failure:  # as of a log that can't be written: it has to go on
+                    self._note_wait(f"{type(failure).__name__}: {failure}")
+                    self._ending.wait(_POLL_S)
 
     def _note_error(self, error: KafkaError) -> None:
         problem = broker_error(error, self._where)
-        if problem.action is Action.RETRY:
-            return  # librdkafka goes on by itself
-        self.error = HelenusError(
-            problem.kind,
-            problem.what,
-            problem.where,
-            _GROUP_REFUSED.format(group=self._worker.group_id, topic=self._worker.group_topic),
-        )
-        self._changed()
+        if error.code() in _REFUSED or problem.action is not Action.RETRY:
+            advice = _REFUSED.get(error.code(), problem.advice)
+            kind = Kind.BROKER_REFUSED if error.code() in _REFUSED else problem.kind
+            self.error = HelenusError(kind, problem.what, problem.where, advice)
+            self._changed()
+        else:
+            self._note_wait(str(problem))  # librdkafka goes on by itself
+
+    def _note_wait(self, reason: str) -> None:
+        with contextlib.suppress(Exception):
+            if self._wait_reasons.is_due("group", reason):
+                _log.warning("group.waiting", group=self._worker.group_id, reason=reason)
 
     def _note_record(self, message: Message) -> None:
         if message.key() != KEY.encode():
@@ -142,6 +153,10 @@ class GroupMembership:
         leader = Leader.from_record(message.value())
         if leader is None or leader == self._noted:
             return
+        # Numbers may begin anew with the topic: what counts as well is that it came after this worker's own.
+        led = self._led
+        if led is not None and leader != led:
+            self._is_replaced |= leader.number > led.number or self._noted == led
         self._noted = leader
         _log.info("group.leader", group=self._worker.group_id, leader=leader.worker_id, number=leader.number)
         self._changed()
@@ -151,6 +166,7 @@ class GroupMembership:
         if partitions:
             consumer.incremental_assign(partitions)
             consumer.pause(partitions)  # the other consumer reads it
+        if any(partition.partition == PARTITION for partition in partitions):
             self._is_assigned = True
             self._changed()
 

@@ -1,11 +1,10 @@
-"""The term of a worker that leads its group: what lies in `checkpoint.dir` of an earlier one is older than what the
-brokers have, if another worker led in between.
+"""The terms of a worker that leads its group now and then: what lies in `checkpoint.dir` of an earlier one is older
+than what the brokers have, if another worker led in between.
 """
 
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterable
 from pathlib import Path
 
 from helenus_connector.group._leader import Leader
@@ -13,37 +12,56 @@ from helenus_schemas.errors import HelenusError, Kind
 from helenus_schemas.service import durable
 
 _FILE = "term"
+_MOST_TERMS = 20
 _STATE = "state"
-"""Spark's, of a query that keeps state: it is of no group."""
+"""The directory of what queries keep: beside theirs, or in them."""
+_OF_QUERIES = ("offsets", "held", "epochs", "owners", "unconfirmed", "gate.waiting")
+"""What is in the directory of a query, or of one that is to come."""
 _FENCE = "writers"
 """A lock in the directory of each query: tasks of before may still have it."""
 
 
+def check_directory(directory: Path) -> None:
+    """Raise HelenusError CONFIG if `checkpoint.dir` has what connectors with `state` keep."""
+    if any(found for pattern in (_STATE, f"*/{_STATE}") for found in directory.glob(pattern)):
+        problem = "connectors of this checkpoint.dir keep a state: it would be lost, as another worker has none"
+        raise HelenusError(Kind.CONFIG, problem, str(directory), "give this worker of a group another checkpoint.dir")
+
+
+def announce_term(directory: Path, term: str) -> None:
+    """Note in `checkpoint.dir` that a term may begin, before the brokers know of it. Raises HelenusError(STATE)."""
+    _save(directory, [*_read(directory), term][-_MOST_TERMS:])
+
+
 def begin_term(directory: Path, former: Leader | None, leader: Leader) -> None:
-    """Begin the term of a `leader` in its `checkpoint.dir`, after that of the `former` leader. Raises
-    HelenusError(STATE).
-    """
-    file = directory / _FILE
-    try:
-        own = file.read_text().strip()
-    except OSError:
-        own = ""
-    if former is not None and former.term != own:
+    """Begin the announced term of a `leader`, after that of the `former` leader. Raises HelenusError(STATE)."""
+    if former is not None and former.term not in _read(directory):
         try:
-            _forget_queries(directory.iterdir())
+            for query in directory.iterdir():
+                _forget(query)
         except OSError as error:
             problem = f"cannot remove the positions of an earlier time: {error.strerror}"
             raise HelenusError(Kind.STATE, problem, error.filename or str(directory)) from None
-    durable.write(file, f"{leader.term}\n", "the worker's term", "term.after-write", 0o600)
+    _save(directory, [leader.term])
 
 
-def _forget_queries(entries: Iterable[Path]) -> None:
-    """Remove the positions of queries that lie in these directories."""
-    for entry in entries:
-        if not (entry / _FENCE).is_file() or (entry / _STATE).exists():
-            continue
-        for part in entry.iterdir():
-            if part.is_dir():
-                shutil.rmtree(part)
-            elif part.name != _FENCE:
-                part.unlink(missing_ok=True)
+def _forget(query: Path) -> None:
+    """Remove what the directory of a query has."""
+    if not any((query / name).exists() for name in _OF_QUERIES):
+        return
+    for part in query.iterdir():
+        if part.is_dir():
+            shutil.rmtree(part)
+        elif part.name != _FENCE:
+            part.unlink(missing_ok=True)
+
+
+def _read(directory: Path) -> list[str]:
+    try:
+        return (directory / _FILE).read_text().split()
+    except OSError:
+        return []
+
+
+def _save(directory: Path, terms: list[str]) -> None:
+    durable.write(directory / _FILE, "\n".join(terms) + "\n", "the worker's term", "term.after-write", 0o600)

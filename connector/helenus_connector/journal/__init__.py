@@ -5,7 +5,7 @@
 
 - `transaction`: the transaction of one table's part of a batch.
 - `recovery`: where a run of a query begins.
-- `moves`: positions that an operator moves.
+- `committed`: the positions of connectors that do not run just now.
 - `support`: which connectors can publish exactly once.
 
 What waits is kept in memory by `unconfirmed` and `gate`; `query` runs the batches.

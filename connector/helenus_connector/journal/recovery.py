@@ -76,6 +76,8 @@ class JournalOfRun:
     topics: dict[str, dict[str, int]] = field(default_factory=dict)
     connectors: dict[str, str] = field(default_factory=dict)
     _counts: dict[str, int] = field(default_factory=dict)
+    _begins: dict[str, int] = field(default_factory=dict)
+    """Where the entries of each topic of the run begin in its connector's journal, or before."""
     _other_begins: dict[str, list[int]] = field(default_factory=dict)
     _bytes: int = 0
     _committed_at: float = field(default_factory=time.monotonic)
@@ -119,9 +121,11 @@ class JournalOfRun:
             self._commit(connectors, {}, renewed)
 
     def leave(self, topic: str) -> None:
-        """Publish a topic no more in this run."""
+        """Publish a topic no more in this run. What its journal has stays."""
         self.topics.pop(topic, None)
-        self.connectors.pop(topic, None)
+        connector = self.connectors.pop(topic, None)
+        if connector is not None and topic in self._begins:
+            self._other_begins.setdefault(connector, []).append(self._begins.pop(topic))
 
     def _begin(self, tasks: Mapping[str, Task], broker: Planner) -> dict[str, HelenusError]:
         if not tasks:
@@ -257,6 +261,7 @@ class JournalOfRun:
             for topic, connector in connectors.items()
         }
         self._commit(connectors, entries, positions)
+        self._begins.update({topic: ends[name] for topic, name in connectors.items()})
         # Topics that are not in this run have their owners, who write them anew.
         self._journals.delete_before(
             {name: min([ends[name], *self._other_begins.get(name, ())]) for name in set(connectors.values())}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
@@ -28,8 +29,19 @@ _PREFETCH_LITTLE = {
 }
 _FEW_TOPICS = 8  # topics
 _LEADERS_FRESH_S = 300.0  # the client forgets a topic's leaders after 900 s
-_consumers: dict[tuple[str, str], Consumer] = {}
-_leaders_read_at: dict[tuple[Consumer, str], float] = {}  # when each topic's leaders were asked for
+
+
+class _Consumers(threading.local):
+    """The consumers of a thread, by brokers and what happens where events are lost: threads of the driver read
+    together, and each assigns to its own. `leaders_read_at` says when each topic's leaders were asked for.
+    """
+
+    def __init__(self) -> None:
+        self.by_name: dict[tuple[str, str], Consumer] = {}
+        self.leaders_read_at: dict[tuple[Consumer, str], float] = {}
+
+
+_consumers = _Consumers()
 
 
 def read(
@@ -40,7 +52,7 @@ def read(
     note_failed: Callable[[OffsetRange, HelenusError], None],
     has_transactions: bool = False,
 ) -> Generator[list[Message], None, None]:
-    """Read as `choice.read`, all ranges at once. The process keeps its consumers between calls. Where a topic
+    """Read as `choice.read`, all ranges at once. A thread keeps its consumers between calls. Where a topic
     `has_transactions`, no read waits for as many messages as there are offsets: each transaction's end takes one.
     """
     ranges = [r for r in ranges if r.start < r.end]
@@ -195,7 +207,7 @@ def _runs(messages: Sequence[Any]) -> Iterator[tuple[tuple[str, int], list[Any]]
 
 def _consumer(config: Mapping[str, str], data_loss: str) -> Consumer:
     name = (config["bootstrap.servers"], data_loss)
-    if name not in _consumers:
+    if name not in _consumers.by_name:
         settings = {
             "log_level": "0",
             "fetch.wait.max.ms": "20",
@@ -206,8 +218,8 @@ def _consumer(config: Mapping[str, str], data_loss: str) -> Consumer:
             "auto.offset.reset": "error" if data_loss == "fail" else "earliest",
             "enable.partition.eof": "true",
         }
-        _consumers[name] = Consumer(settings)
-    return _consumers[name]
+        _consumers.by_name[name] = Consumer(settings)
+    return _consumers.by_name[name]
 
 
 def _read_leaders(consumer: Consumer, topics: Iterable[str]) -> None:
@@ -218,14 +230,14 @@ def _read_leaders(consumer: Consumer, topics: Iterable[str]) -> None:
     new = [
         topic
         for topic in topics
-        if now - _leaders_read_at.get((consumer, topic), -_LEADERS_FRESH_S) >= _LEADERS_FRESH_S
+        if now - _consumers.leaders_read_at.get((consumer, topic), -_LEADERS_FRESH_S) >= _LEADERS_FRESH_S
     ]
     for topic in new if len(new) <= _FEW_TOPICS else ():
         try:
             consumer.list_topics(topic, timeout=TIMEOUT_S)
         except KafkaException:  # reading shows why
             return
-        _leaders_read_at[consumer, topic] = now
+        _consumers.leaders_read_at[consumer, topic] = now
 
 
 def _count_expired(consumer: Consumer, offset_range: OffsetRange) -> int:

@@ -53,3 +53,4 @@ def warm_up(worker: WorkerSettings, spark: Any, directory: Path) -> None:
             _log.debug("standby.not_warm", for_s=_LONGEST_S)
     finally:
         query.stop()
+    spark._jvm.System.gc()  # gives memory back, which may be unused for months

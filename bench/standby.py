@@ -1,0 +1,218 @@
+"""How fast a worker of a group takes over, and what one costs that stands by.
+
+    python -m bench standby [--rounds 3] [--rate 20]
+
+Two workers with one `group.id`, each with a `checkpoint.dir` of its own. In each round the one that leads is killed
+(kill -9), stopped (SIGSTOP, all its processes, for a while after the other one leads), and ended (SIGTERM, as in a
+rolling restart). Shown is how long no record came: from the last one before to the first one after, under writes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import tempfile
+import threading
+import time
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+from confluent_kafka import Consumer, TopicPartition
+
+from bench.backlog import cpu_of, memory_by_kind
+from bench.path import add, is_ready, running, topics_exist, wait
+from helenus_stack import programs
+from helenus_stack.cql import session
+from helenus_stack.java import spark_java_home
+from helenus_stack.process import stop
+from helenus_stack.progress import Terminal
+from helenus_stack.stack import Stack
+from helenus_stack.status import Status
+
+TABLE = "bench.standby"
+IDLE_SECONDS = 30
+SETTLED_SECONDS = 10
+"""Before a fault, and before the figures of a standby: the JVM compiles until then."""
+STOPPED_SECONDS = 5
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--rate", type=float, default=20, help="writes a second")
+    options = parser.parse_args()
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        Stack(Path(folder) / "stack", log="kafka", brief=False, progress=Terminal()) as stack,
+        session(stack.status()) as cassandra,
+    ):
+        cassandra.execute(
+            "CREATE KEYSPACE bench WITH replication = {'class': 'SimpleStrategy', 'replication_factor': 1}"
+        )
+        cassandra.execute(f"CREATE TABLE {TABLE} (k int PRIMARY KEY, v bigint) WITH cdc = true")
+        status = stack.status()
+        with running(programs.agent(status, stack.directory / "bench"), {}):
+            topics_exist(status, f"events-{TABLE}")
+            workers = [worker(status, stack.directory, number) for number in range(2)]
+            try:
+                for each in workers:
+                    each.start({"JAVA_HOME": str(spark_java_home(Terminal()))})
+                for each in workers:
+                    wait(lambda each=each: is_ready(each), "the workers are ready")  # type: ignore[misc]
+                with writes(cassandra, options.rate), Records(status) as records:
+                    measure(workers, records, options.rounds)
+            finally:
+                stop([each.process for each in workers], 30)
+
+
+def worker(status: Status, directory: Path, number: int) -> programs.Program:
+    """A worker of the group, with files and a pid file of its own."""
+    folder = directory / f"worker-{number}"
+    folder.mkdir()
+    made = programs.connector(status, folder, *TABLE.split("."))
+    text = made.files[0].read_text()
+    port = int(text.split("listeners=http://127.0.0.1:")[1].split()[0])
+    made.files[0].write_text(text.replace(f":{port}", f":{port + number}"))
+    java = "spark.driver.extraJavaOptions=-Dhelenus.worker=bench"  # in place of those for a short run
+    add(made.files[0], [java, "group.id=bench"])
+    add(made.files[1], ["output.format=json", "snapshot.mode=never"])
+    return programs.Program("connector", folder, made.files)
+
+
+@contextmanager
+def writes(cassandra: Any, rate: float) -> Iterator[None]:
+    """Writes so many times a second meanwhile."""
+    ended, insert = threading.Event(), cassandra.prepare(f"INSERT INTO {TABLE} (k, v) VALUES (?, ?)")
+
+    def write() -> None:
+        number = 0
+        while not ended.wait(1 / rate):
+            number += 1
+            cassandra.execute(insert, (number % 500, number))
+
+    thread = threading.Thread(target=write, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
+
+
+class Records:
+    """Follows the table's records, as a reader of what is committed, and notes when the last one came."""
+
+    def __init__(self, status: Status) -> None:
+        settings = {"bootstrap.servers": status.bootstrap_servers, "group.id": "bench-reader"}
+        self._consumer = Consumer({**settings, "isolation.level": "read_committed", "enable.auto.commit": False})
+        topic = f"data-{TABLE}"
+        partitions = self._consumer.list_topics(topic, 30).topics[topic].partitions
+        self._consumer.assign([TopicPartition(topic, partition) for partition in partitions])
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._follow, daemon=True)
+        self.last_at = time.monotonic()
+        self.longest = 0.0
+        """The longest time without a record since it was set to 0, s."""
+
+    def _follow(self) -> None:
+        while not self._ended.is_set():
+            message = self._consumer.poll(0.1)
+            if message is not None and message.error() is None:
+                now = time.monotonic()
+                self.longest, self.last_at = max(self.longest, now - self.last_at), now
+
+    def __enter__(self) -> Records:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._ended.set()
+        self._thread.join()
+        self._consumer.close()
+
+
+def measure(workers: list[programs.Program], records: Records, rounds: int) -> None:
+    time.sleep(SETTLED_SECONDS)
+    show_idle(next(each for each in workers if not leads(each)))
+    faults = {"kill -9": kill, "SIGSTOP": freeze, "SIGTERM": end}
+    pauses: dict[str, list[float]] = {name: [] for name in faults}
+    for _ in range(rounds):
+        for name, fault in faults.items():
+            leader = next(each for each in workers if leads(each))
+            other = next(each for each in workers if each is not leader)
+            wait(lambda other=other: is_ready(other), "the other one stands by")  # type: ignore[misc]
+            time.sleep(SETTLED_SECONDS)
+            records.longest = 0.0
+            fault(leader, other, records)
+            pauses[name].append(records.longest)
+            if leader.process.pid is None:
+                leader.start({"JAVA_HOME": str(spark_java_home(Terminal()))})
+            wait(lambda leader=leader: is_ready(leader), "the former leader stands by")  # type: ignore[misc]
+    for name, seconds in pauses.items():
+        print(f"{name}: no record for {', '.join(f'{s:.1f}' for s in seconds)} s", flush=True)
+
+
+def show_idle(standby: programs.Program) -> None:
+    pid = standby.process.pid
+    assert pid is not None
+    before = cpu_of(pid)
+    time.sleep(IDLE_SECONDS)
+    share = 100 * (cpu_of(pid) - before) / IDLE_SECONDS
+    print(f"a standby: {share:.1f} % of a core; MB: {memory_by_kind(pid)}", flush=True)
+
+
+def leads(program: programs.Program) -> bool:
+    address = program.files[0].read_text().split("listeners=")[1].split()[0]
+    with suppress(OSError), urllib.request.urlopen(f"{address}/health", timeout=5) as answer:
+        return b"Worker has completed startup" in answer.read()
+    return False
+
+
+def goes_on(other: programs.Program, records: Records) -> None:
+    """Wait until the other worker leads, and a record came since."""
+    wait(lambda: leads(other), "the other one leads")
+    begun = time.monotonic()
+    wait(lambda: records.last_at > begun, "a record comes")
+
+
+def kill(leader: programs.Program, other: programs.Program, records: Records) -> None:
+    leader.process.signal(signal.SIGKILL)
+    goes_on(other, records)
+    stop([leader.process], 5)
+
+
+def freeze(leader: programs.Program, other: programs.Program, records: Records) -> None:
+    pid = leader.process.pid
+    assert pid is not None
+    members = family(pid)
+    for member in members:
+        os.kill(member, signal.SIGSTOP)
+    goes_on(other, records)
+    time.sleep(STOPPED_SECONDS)
+    for member in members:
+        os.kill(member, signal.SIGCONT)
+    wait(lambda: not leads(leader), "the former leader has noticed")
+
+
+def end(leader: programs.Program, other: programs.Program, records: Records) -> None:
+    pid = leader.process.pid
+    assert pid is not None
+    os.kill(pid, signal.SIGTERM)
+    goes_on(other, records)
+    stop([leader.process], 30)
+
+
+def family(process: int) -> list[int]:
+    """A process, its children, and theirs."""
+    members, pending = [], [process]
+    while pending:
+        pid = pending.pop()
+        members.append(pid)
+        with suppress(OSError):
+            for thread in Path(f"/proc/{pid}/task").iterdir():
+                pending += map(int, (thread / "children").read_text().split())
+    return members
