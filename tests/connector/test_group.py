@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +14,11 @@ from hypothesis import strategies as st
 from helenus_connector.config.worker import WorkerSettings
 from helenus_connector.group._leader import KEY, Leader
 from helenus_connector.group.documents import ConnectorRecords, SnapshotRecords, connector_values, snapshot_values
-from helenus_connector.group.term import begin_term
+from helenus_connector.group.term import announce_term, begin_term, check_directory
+from helenus_schemas.errors import HelenusError
 from helenus_schemas.settings.properties import ConfigError
 
-WORKER = {"bootstrap.servers": "h:1", "checkpoint.dir": "/c", "group.id": "helenus"}
+WORKER = {"bootstrap.servers": "h:1", "checkpoint.dir": "/c", "group.id": "helenus-workers"}
 CONNECTOR = {
     "name": "shop-orders",
     "keyspace": "shop",
@@ -28,20 +29,25 @@ CONNECTOR = {
 }
 
 
+def leader(number: int) -> Leader:
+    return Leader("h:8083", "http://h:8083", number, f"term {number}")
+
+
 class Topic:
     """Stands for a SharedTopic."""
 
     def __init__(self, values: Mapping[str, Any] = {}) -> None:
-        self.values = dict(values)
+        self.content = dict(values)
         self.written: list[dict[str, Any]] = []
 
-    def write(self, changes: Mapping[str, Any]) -> None:
+    def values(self) -> dict[str, Any]:
+        return dict(self.content)
+
+    def update(self, change: Callable[[Mapping[str, Any]], Mapping[str, Any]]) -> None:
+        changes = change(self.content)
         self.written.append(dict(changes))
-        changed = {key: value for key, value in changes.items() if value is not None}
-        # As it comes back from the topic.
-        self.values = json.loads(json.dumps({**self.values, **changed}))
-        for key in changes.keys() - changed.keys():
-            self.values.pop(key, None)
+        content = {key: value for key, value in {**self.content, **changes}.items() if value is not None}
+        self.content = json.loads(json.dumps(content))  # as it comes back from the topic
 
 
 names = st.text(min_size=1, max_size=8)
@@ -65,14 +71,14 @@ def test_connectors_come_back_as_they_were_saved_last(contents: list[dict[str, A
     for content in contents:
         ConnectorRecords(topic).save(content)  # type: ignore[arg-type]
     assert ConnectorRecords(topic).read() == contents[-1]  # type: ignore[arg-type]
-    assert topic.values["commit-a"] == {"tasks": 1}, "what others keep there stays"
+    assert topic.content["commit-a"] == {"tasks": 1}, "what others keep there stays"
 
 
 def test_a_deleted_connector_of_a_file_stays_deleted() -> None:
     topic = Topic()
     deleted = {"config": {"table": "t"}, "state": "DELETED", "file": {"table": "t"}}
     ConnectorRecords(topic).save({"a": deleted})  # type: ignore[arg-type]
-    assert topic.values == {"helenus-file-a": {"properties": {"table": "t"}, "deleted": True}}
+    assert topic.content == {"helenus-file-a": {"properties": {"table": "t"}, "deleted": True}}
     assert ConnectorRecords(topic).read() == {"a": {**deleted, "config": {}}}  # type: ignore[arg-type]
 
 
@@ -122,10 +128,6 @@ def test_a_note_comes_back() -> None:
     assert KEY not in {*connector_values({}), *snapshot_values({"tables": [], "signals": []})}
 
 
-def leader(number: int) -> Leader:
-    return Leader("h:8083", "http://h:8083", number, f"term {number}")
-
-
 def made_query(directory: Path, name: str, **parts: str) -> Path:
     query = directory / name
     (query / "offsets").mkdir(parents=True)
@@ -135,30 +137,49 @@ def made_query(directory: Path, name: str, **parts: str) -> Path:
     return query
 
 
+def lead(directory: Path, former: Leader | None, number: int) -> None:
+    announce_term(directory, leader(number).term)
+    begin_term(directory, former, leader(number))
+
+
 def test_positions_of_an_earlier_time_are_forgotten(tmp_path: Path) -> None:
     """Another worker led in between: the brokers have later ones."""
-    query, rows = made_query(tmp_path, "default"), made_query(tmp_path, "rows")
-    (rows / "state").mkdir()
+    query = made_query(tmp_path, "default")
     (tmp_path / "connectors.json").write_text("{}")
     (tmp_path / "schemas").mkdir()
-    begin_term(tmp_path, None, leader(1))
-    begin_term(tmp_path, leader(1), leader(2))
+    lead(tmp_path, None, 1)
+    lead(tmp_path, leader(1), 2)
     assert (query / "offsets" / "7").exists(), "it led itself"
-    begin_term(tmp_path, leader(3), leader(4))
+    # A connector was moved here that never ran here.
+    (tmp_path / "moved").mkdir()
+    (tmp_path / "moved" / "epochs").write_text("{}")
+    lead(tmp_path, leader(3), 4)
     assert [path.name for path in query.iterdir()] == ["writers"], "tasks of before may have the lock"
-    assert {path.name for path in rows.iterdir()} == {"writers", "held", "offsets", "state"}
-    assert (tmp_path / "connectors.json").exists()
+    assert list((tmp_path / "moved").iterdir()) == []
+    assert {path.name for path in tmp_path.iterdir()} == {"connectors.json", "schemas", "default", "moved", "term"}
     made_query(tmp_path, "other")
-    begin_term(tmp_path, leader(4), leader(5))
+    lead(tmp_path, leader(4), 5)
     assert (tmp_path / "other" / "held").exists()
 
 
-def test_a_worker_that_ends_between_its_note_and_its_term(tmp_path: Path) -> None:
-    """Its own note is not its term yet: what may be older is forgotten, which costs nothing."""
-    begin_term(tmp_path, None, leader(1))
+@pytest.mark.parametrize("former", [None, leader(1)])
+def test_a_worker_that_ends_between_its_note_and_its_term(tmp_path: Path, former: Leader | None) -> None:
+    """Its own note is then that of the former leader: nobody led in between, and what is there is not older."""
+    if former is not None:
+        lead(tmp_path, None, 1)
     query = made_query(tmp_path, "default")
-    begin_term(tmp_path, leader(2), leader(3))
-    assert not (query / "held").exists()
+    announce_term(tmp_path, leader(2).term)  # and the brokers have its note
+    lead(tmp_path, leader(2), 3)
+    assert (query / "held").exists()
+
+
+def test_a_directory_of_states_is_of_no_group(tmp_path: Path) -> None:
+    check_directory(tmp_path)
+    (tmp_path / "rows").mkdir()
+    check_directory(tmp_path)
+    (tmp_path / "rows" / "state").mkdir()
+    with pytest.raises(HelenusError, match=r"keep a state.*another checkpoint\.dir"):
+        check_directory(tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -169,6 +190,7 @@ def test_a_worker_that_ends_between_its_note_and_its_term(tmp_path: Path) -> Non
         ({"fence.writers": "false"}, "fence.writers"),
         ({"spark.master": "yarn"}, "local"),
         ({"standby.timeout.ms": "-1"}, "leave it out"),
+        ({"group.id": "helenus-owners"}, "another name"),
     ],
 )
 def test_workers_that_are_of_no_group(more: dict[str, str], reason: str) -> None:
@@ -178,7 +200,7 @@ def test_workers_that_are_of_no_group(more: dict[str, str], reason: str) -> None
 
 def test_connectors_of_a_group_publish_exactly_once() -> None:
     worker = WorkerSettings.from_properties(WORKER, "worker.properties")
-    assert worker.group_topic == "helenus-configs-helenus"
+    assert worker.group_topic == "helenus-configs-helenus-workers"
     for own in ({}, {"exactly.once.support": "requested"}, {"exactly.once.support": "required"}):
         assert worker.model.read_settings({**CONNECTOR, **own}, "c").exactly_once_support == "required"
     alone = WorkerSettings.from_properties({**WORKER, "group.id": ""}, "worker.properties")
@@ -186,7 +208,8 @@ def test_connectors_of_a_group_publish_exactly_once() -> None:
 
 
 @pytest.mark.parametrize(
-    "own", [{"exactly.once.support": "disabled"}, {"state": "keys"}, {"state": "rows"}, {"state": " rows "}]
+    "own",
+    [{"exactly.once.support": "disabled"}, {"state": "keys"}, {"state": " rows "}, {"name": "workers"}],
 )
 def test_connectors_that_are_of_no_group(own: dict[str, str]) -> None:
     worker = WorkerSettings.from_properties(WORKER, "worker.properties")

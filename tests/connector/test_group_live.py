@@ -64,6 +64,10 @@ class Group:
         return membership
 
 
+def write(topic: SharedTopic, **changes: object) -> None:
+    topic.update(lambda _: changes)
+
+
 def lead(topic: SharedTopic, term: str) -> Leader:
     return topic.lead(term, lambda: {"a": f"first of {term}"})
 
@@ -71,36 +75,36 @@ def lead(topic: SharedTopic, term: str) -> Leader:
 def test_a_former_leader_writes_nothing(group: Group) -> None:
     first, second = group.topic(), group.topic()
     assert lead(first, "one").number == 1
-    first.write({"b": 1, "c": 1})
+    write(first, b=1, c=1)
     assert lead(second, "two").number == 2
     assert second.former is not None
     assert second.former.term == "one"
-    assert second.values["a"] == "first of one", "only the first leader brings what it had before"
+    assert second.values()["a"] == "first of one", "only the first leader brings what it had before"
     # It fences the new leader's producer by this, which makes its own anew in turn.
     with pytest.raises(HelenusError, match=r"the worker 127.0.0.1:9002 leads the group .* by now") as failure:
-        first.write({"b": 2})
+        write(first, b=2)
     assert failure.value.kind is Kind.NOT_OWNER
-    second.write({"b": 3, "c": None})
+    write(second, b=3, c=None)
     for _ in range(2):
         with pytest.raises(HelenusError, match="leads the group"):
-            first.write({"b": 4})
+            write(first, b=4)
     third = group.topic()
     lead(third, "three")
-    values = {key: value for key, value in third.values.items() if key in ("a", "b", "c")}
+    values = {key: value for key, value in third.values().items() if key in ("a", "b", "c")}
     assert values == {"a": "first of one", "b": 3}
 
 
 def test_writes_from_many_threads(group: Group) -> None:
     topic = group.topic()
     lead(topic, "one")
-    threads = [threading.Thread(target=topic.write, args=({f"key {n}": n},)) for n in range(20)]
+    threads = [threading.Thread(target=write, args=(topic,), kwargs={f"key {n}": n}) for n in range(20)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
     later = group.topic()
     lead(later, "two")
-    assert {f"key {n}": n for n in range(20)}.items() <= later.values.items()
+    assert {f"key {n}": n for n in range(20)}.items() <= later.values().items()
 
 
 def test_a_record_of_another_program(group: Group) -> None:

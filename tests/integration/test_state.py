@@ -168,6 +168,7 @@ def goes_on_from_a_copy(
 ) -> None:
     """A checkpoint is put back as it was some batches ago: nothing is lost, and no row that lives is deleted."""
     checkpoint, copy = pipeline.directory / "checkpoint", pipeline.directory / "copy"
+    former_records = {(r.partition, r.offset) for r in pipeline.records(table)}  # another test may have deleted rows
     for c in range(20):
         session.execute(f"INSERT INTO {table} (p, c, d, v) VALUES (5, {c}, 'a', 'stays')")
     written(session, table, 60, 31)
@@ -184,7 +185,8 @@ def goes_on_from_a_copy(
     written(session, table, 60, 33)
     pipeline.connector.start().ready()
     agrees(pipeline, session, table)
-    assert not [r for r in pipeline.records(table) if r.key and r.key.get("p") == 5 and r.value is None]
+    records = [r for r in pipeline.records(table) if (r.partition, r.offset) not in former_records]
+    assert not [r for r in records if r.key and r.key.get("p") == 5 and r.value is None]
 
 
 @pytest.mark.long  # it starts the worker again

@@ -127,8 +127,8 @@ def _takes_over(connectors: Connectors, task: Task, held_positions: HeldPosition
     former_offsets = held_positions.owners.former(topic, name)
     positions = connectors.broker_positions
     if positions is not None and positions.has(task.settings):
-        known = positions.read(task.settings, {topic: len(first)})
-        former_offsets = known[topic].offsets if topic in known else former_offsets
+        position = positions.read(task.settings, {topic: len(first)}).get(topic)
+        former_offsets = former_offsets if position is None else position.offsets
     with connectors.lock:
         _log.info("connector.begins", connector=name, topic=topic, reason=f"the position is of connector {owner}")
         _move(connectors, name, topic, {p: former_offsets.get(p, offset) for p, offset in first.items()})
@@ -141,8 +141,8 @@ def _unknown_topics(connectors: Connectors, name: str) -> list[str]:
         connector, positions = connectors.get(name), connectors.broker_positions
         if positions is None or not positions.has(connector.settings):
             return []
-        known = connectors.held_positions(connector.settings.query_group).read_offsets()
-        return [task.events for task in connector.tasks.values() if not known.get(task.events)]
+        topic_offsets = connectors.held_positions(connector.settings.query_group).read_offsets()
+        return [task.events for task in connector.tasks.values() if not topic_offsets.get(task.events)]
 
 
 def _learn(connectors: Connectors, name: str, first: Offsets) -> None:
@@ -153,10 +153,10 @@ def _learn(connectors: Connectors, name: str, first: Offsets) -> None:
         settings, positions = connectors.get(name).settings, connectors.broker_positions
     if positions is None or not positions.has(settings):
         return
-    known = positions.read(settings, {topic: len(offsets) for topic, offsets in first.items()})
+    topic_positions = positions.read(settings, {topic: len(offsets) for topic, offsets in first.items()})
     with connectors.lock:
         held_positions = connectors.held_positions(settings.query_group)
-        for topic, (offsets, epoch) in known.items():
+        for topic, (offsets, epoch) in topic_positions.items():
             if epoch is None or epoch >= held_positions.epoch(topic):
                 held_positions.raise_epoch(topic, epoch or 0)
                 held_positions.hold(topic, offsets, held_positions.epoch(topic))

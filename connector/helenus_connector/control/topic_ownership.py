@@ -25,7 +25,7 @@ from helenus_connector.control.status import Task
 from helenus_connector.log.choice import claim_epochs, next_epochs
 from helenus_schemas.errors import HelenusError, Kind
 from helenus_sinks.kafka.owned_log import not_owner
-from helenus_sinks.kafka.owners import PREFIX, Made, RecordsOwner, Unavailable, claim
+from helenus_sinks.kafka.owners import Made, RecordsOwner, Unavailable, claim, run_name
 from helenus_sinks.pulsar.epochs import EpochOwner, first_epoch, run_epoch, since
 
 _log = structlog.get_logger(__name__)
@@ -69,15 +69,16 @@ class _Ownership(Protocol):
 
 
 class TopicOwnership:
-    """The events topics whose records one query owns. `owner` is its current run, None where nothing is fenced.
+    """The events topics whose records one query owns. `owner` is its current run, None where nothing is fenced. `term`
+    is that of a worker that leads its group: it takes records from earlier leaders, and none from later ones.
 
     One thread uses it at a time.
     """
 
-    def __init__(self, worker: WorkerSettings, group: str) -> None:
+    def __init__(self, worker: WorkerSettings, group: str, term: str = "") -> None:
         self._worker = worker
         self._group = group
-        self._brokers = _brokers(worker, group)
+        self._brokers = _brokers(worker, group, term)
         self._is_fenced = False
         self._has_warned = False
         self._run_count = 0
@@ -154,10 +155,10 @@ class _KafkaOwnership:
 
     owner: RecordsOwner
 
-    def __init__(self, worker: WorkerSettings, group: str) -> None:
+    def __init__(self, worker: WorkerSettings, group: str, term: str) -> None:
         self._worker = worker
         # Begins the names of all its runs: so a claim that failed halfway is told from another worker's.
-        self._runs = f"{PREFIX}{group}-{secrets.token_hex(6)}"
+        self._runs = run_name(group, secrets.token_hex(6), term)
 
     def begin_run(self, run: int, slots: int, who: str) -> None:
         self.owner = RecordsOwner(f"{self._runs}-{run}", _producers(slots), who)
@@ -236,7 +237,7 @@ def _data_topics(task: Task) -> list[str]:
     return [task.data] if task.settings.markers else [task.data, marker_topic(task.data)]
 
 
-def _brokers(worker: WorkerSettings, group: str) -> _Ownership | None:
+def _brokers(worker: WorkerSettings, group: str, term: str) -> _Ownership | None:
     """Return how the brokers of records refuse those of others, or None if they don't: on Kafka the notes of owners are
     with the events.
     """
@@ -244,4 +245,4 @@ def _brokers(worker: WorkerSettings, group: str) -> _Ownership | None:
         return None
     if worker.log_of_data == "pulsar":
         return _PulsarOwnership(worker)
-    return _KafkaOwnership(worker, group) if worker.log == "kafka" else None
+    return _KafkaOwnership(worker, group, term) if worker.log == "kafka" else None

@@ -23,7 +23,7 @@ _FENCE = "writers"
 
 def check_directory(directory: Path) -> None:
     """Raise HelenusError CONFIG if `checkpoint.dir` has what connectors with `state` keep."""
-    if any(found for pattern in (_STATE, f"*/{_STATE}") for found in directory.glob(pattern)):
+    if (directory / _STATE).exists() or any(directory.glob(f"*/{_STATE}")):
         problem = "connectors of this checkpoint.dir keep a state: it would be lost, as another worker has none"
         raise HelenusError(Kind.CONFIG, problem, str(directory), "give this worker of a group another checkpoint.dir")
 
@@ -58,7 +58,7 @@ def _forget(query: Path) -> None:
 
 def _read(directory: Path) -> list[str]:
     try:
-        return (directory / _FILE).read_text().split()
+        return (directory / _FILE).read_text().splitlines()
     except OSError:
         return []
 

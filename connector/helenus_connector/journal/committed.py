@@ -33,12 +33,12 @@ class CommittedPositions:
 
     def read(self, settings: ConnectorSettings, partitions: Mapping[str, int]) -> dict[str, KnownPosition]:
         """Return where a connector stands, by topic; `partitions` says how many each has."""
-        known = {}
+        topic_positions = {}
         for topic, positions in read_positions(self._worker, settings.name, partitions).items():
             epochs = [position.epoch for position in positions.values() if position.epoch is not None]
             offsets = {partition: position.offset for partition, position in positions.items()}
-            known[topic] = KnownPosition(offsets, max(epochs, default=None))
-        return known
+            topic_positions[topic] = KnownPosition(offsets, max(epochs, default=None))
+        return topic_positions
 
     def move(self, settings: ConnectorSettings, topic: str, offsets: Mapping[str, int], epoch: int) -> None:
         """Commit where a stopped connector is to go on in a topic, of this `epoch`."""
@@ -49,7 +49,7 @@ class CommittedPositions:
     def renew(self, settings: ConnectorSettings, partitions: Mapping[str, int]) -> None:
         """Commit a connector's positions once more: Kafka forgets them after a week (`offsets.retention.minutes`)."""
         positions = read_positions(self._worker, settings.name, partitions)
-        renewed = [place for topic, of_topic in positions.items() for place in to_commit_again(topic, of_topic)]
+        renewed = [p for topic, of_topic in positions.items() for p in to_commit_again(topic, of_topic)]
         if renewed:
             self._commit(group_of(settings.name), renewed)
 

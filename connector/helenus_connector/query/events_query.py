@@ -72,7 +72,7 @@ class EventsQuery(QueryRunner):
         self._slots = 1
         self._start = 0
         self._session: Any = None
-        self._ownership = TopicOwnership(worker, group)
+        self._ownership = TopicOwnership(worker, group, connectors.term)
         self._journal: JournalOfRun | None = None
         self._warned_of: set[str] = set()
         # Topics that were to be published exactly once if possible, and can't be:

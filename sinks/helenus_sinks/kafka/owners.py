@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import json
 import random
+import re
 import time
 from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -33,6 +34,7 @@ from helenus_sinks.kafka.settings import client_settings
 
 PREFIX = "helenus-"
 """Begins the names of all runs, and so all transactional ids: operators grant rights by it."""
+_TERM = re.compile(PREFIX + r"(?P<group>.+?)#(?P<number>\d{1,18})/")
 GROUP = f"{PREFIX}owners"
 """The consumer group of the notes, and the transactional id of claims."""
 FENCED = {KafkaError._FENCED, KafkaError.PRODUCER_FENCED, KafkaError.INVALID_PRODUCER_EPOCH}
@@ -177,7 +179,9 @@ def _claim_once(
         notes = _read_notes(consumer, {made.topic for made in claimed}, where)
         noted = {made: notes[made.topic].get(made.connector) for made in claimed}
         others = {made: other for made, other in noted.items() if other is not None and other.run != owner.run}
-        lost = {made: other for made, other in others.items() if not other.run.startswith(expected.get(made, ""))}
+        lost = {
+            made: other for made, other in others.items() if _has_lost(owner.run, other.run, expected.get(made, ""))
+        }
         owned = [made for made in claimed if made not in lost]
         # Those that are owners no more can be fenced before: so a note never has more than one.
         _fence(config, {run for made in owned if (other := noted[made]) for run in other.unfenced}, stopping)
@@ -194,6 +198,24 @@ def _claim_once(
                 notes[made.topic][made.connector] = owner
             _note_all_fenced(producer, consumer, {topic: notes[topic] for topic in topics})
     return Claim({made: other for made, other in others.items() if made not in lost}, lost)
+
+
+def run_name(group: str, token: str, term: str = "") -> str:
+    """Return the beginning of the names of a worker's runs of a query. `term` is GROUP#NUMBER of one that leads its
+    group: a higher number is of a later leader.
+    """
+    return f"{PREFIX}{term}/{group}-{token}" if term else f"{PREFIX}{group}-{token}"
+
+
+def _has_lost(run: str, other: str, expected: str) -> bool:
+    """Return whether records are the `other` run's: of runs of one group's leaders, the later leader's; of others, as
+    long as its name does not begin as `expected`.
+    """
+    own_term, other_term = _TERM.match(run), _TERM.match(other)
+    if own_term is None or other_term is None or own_term["group"] != other_term["group"]:
+        return not other.startswith(expected)
+    own_number, other_number = int(own_term["number"]), int(other_term["number"])
+    return own_number < other_number if own_number != other_number else not other.startswith(expected)
 
 
 def _note(producer: Producer, consumer: Consumer, notes: Notes) -> None:
