@@ -178,7 +178,7 @@ class GroupMember:
         former = self._topic.former
         begin_term(directory, former, leader)
         self._membership.note_begun(leader)
-        self.term = f"{self._worker.group_id}#{leader.number}"
+        self.term = f"{self._worker.group_name}#{leader.number}"
         who = None if former is None else former.worker_id
         _log.info("worker.leads", group=self._worker.group_id, number=leader.number, former=who)
         return True

@@ -17,6 +17,8 @@ from helenus_connector.group._leader import Leader
 from helenus_connector.group.membership import GroupMembership
 from helenus_connector.group.shared_topic import SharedTopic
 from helenus_schemas.errors import HelenusError, Kind
+from helenus_sinks.kafka.log import KafkaLog
+from helenus_sinks.kafka.owners import Made, RecordsOwner, claim, run_name
 from helenus_stack.stack import Stack
 
 pytestmark = [
@@ -155,6 +157,29 @@ def test_a_leader_ceases_when_another_one_has_begun(group: Group) -> None:
     lead(group.topic(), "of another worker")
     eventually(lambda: not first.leads, "it has read who leads")
     assert not first.may_begin, "it is over for this process"
+
+
+def test_a_later_leader_keeps_its_records(group: Group) -> None:
+    """An earlier one may claim them late: after it hung since before its first claim. Nobody else is held off."""
+    worker, topic = group.worker(), f"events-{group.name}"
+    log = KafkaLog(worker.producer_config)
+    log.create(topic, 1, {})
+    log.close()
+    made = Made("c", topic)
+
+    def owner(term: str, token: str = "0123456789ab") -> RecordsOwner:
+        return RecordsOwner(f"{run_name('default', token, term)}-1", 1, term or "alone")
+
+    def claimed(run: RecordsOwner, expected: str = "") -> bool:
+        return made not in claim(worker.producer_config, [made], run, {made: expected} if expected else {}).lost
+
+    assert claimed(owner(f"{group.name}#2"))
+    assert not claimed(owner(f"{group.name}#1", "ffffffffffff")), "it is of an earlier leader"
+    assert claimed(owner(f"{group.name}#10", "aaaaaaaaaaaa"), expected="helenus-of-its-own-runs"), "numbers, not texts"
+    assert not claimed(owner(f"{group.name}#2"), expected="helenus-")
+    assert claimed(owner(f"{group.name}-other#1")), "a start takes over, in another group too"
+    assert claimed(owner(""))
+    assert claimed(owner(f"{group.name}#1"))
 
 
 def test_a_worker_without_rights_or_brokers(tmp_path: Path) -> None:

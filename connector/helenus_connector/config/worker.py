@@ -273,7 +273,12 @@ class WorkerSettings(PulsarSettings, KafkaSettings, LogSettings):
     @property
     def group_topic(self) -> str:
         """Return the topic with what the workers of the group share."""
-        return f"{self.config_storage_topic}-{_in_topic(self.group_id)}"
+        return f"{self.config_storage_topic}-{self.group_name}"
+
+    @property
+    def group_name(self) -> str:
+        """Return the group's id as a part of other names."""
+        return _in_topic(self.group_id)
 
     @property
     def producer_config(self) -> dict[str, str]:

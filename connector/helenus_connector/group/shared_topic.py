@@ -136,7 +136,7 @@ class SharedTopic:
         """Fence all former producers, and read what the topic has by then."""
         settings: dict[str, object] = {
             **client_settings(self._worker.producer_config),
-            "transactional.id": f"{PREFIX}group-{self._worker.group_id}",
+            "transactional.id": f"{PREFIX}group-{self._worker.group_name}",
             "transaction.timeout.ms": str(_TRANSACTION_TIMEOUT_MS),
             "compression.type": "lz4",
         }

@@ -34,7 +34,7 @@ from helenus_sinks.kafka.settings import client_settings
 
 PREFIX = "helenus-"
 """Begins the names of all runs, and so all transactional ids: operators grant rights by it."""
-_TERM = re.compile(PREFIX + r"(?P<group>.+?)#(?P<number>\d{1,18})/")
+_TERM = re.compile(PREFIX + r"(?P<group>.+?)#(?P<number>\d{1,18})~")
 GROUP = f"{PREFIX}owners"
 """The consumer group of the notes, and the transactional id of claims."""
 FENCED = {KafkaError._FENCED, KafkaError.PRODUCER_FENCED, KafkaError.INVALID_PRODUCER_EPOCH}
@@ -202,9 +202,9 @@ def _claim_once(
 
 def run_name(group: str, token: str, term: str = "") -> str:
     """Return the beginning of the names of a worker's runs of a query. `term` is GROUP#NUMBER of one that leads its
-    group: a higher number is of a later leader.
+    group: a higher number is of a later leader. It is a part of names of files.
     """
-    return f"{PREFIX}{term}/{group}-{token}" if term else f"{PREFIX}{group}-{token}"
+    return f"{PREFIX}{term}~{group}-{token}" if term else f"{PREFIX}{group}-{token}"
 
 
 def _has_lost(run: str, other: str, expected: str) -> bool:
