@@ -43,7 +43,7 @@ def read(given):
     for parts in given:
         yield [int(event.value) for event in read_parts(worker, parts)[1][topic]]
 
-jobs = job.Jobs(spark.sparkContext)
+jobs = job.SparkJobs(spark.sparkContext)
 
 def process(batch):
     done = job.run(jobs, plan.parts_file, lambda _: read)
