@@ -62,8 +62,9 @@ class GroupMember:
         # The files are for a worker that leaves the group.
         self.connectors: Document = _Copied(ConnectorRecords(self._topic), ConnectorFile(directory))
         self.snapshots: Document = _Copied(SnapshotRecords(self._topic), SnapshotFile(directory))
+        self._term_name = uuid.uuid4().hex
         self.term = ""
-        """Names the term of this leader: the group and a number, which no earlier leader had."""
+        """The term of this leader: the group and a number, which no earlier leader had."""
         self._renewed_at = time.monotonic()
         self._has_left = False
 
@@ -124,7 +125,6 @@ class GroupMember:
         if time.monotonic() - self._renewed_at < _RENEW_S:
             return
         self._renewed_at = time.monotonic()
-        self._has_left = False
         positions = CommittedPositions(self._worker, self.commit)
         for connector in connectors.all().values():
             idle_topics = [
@@ -166,10 +166,9 @@ class GroupMember:
             connectors, snapshots = ConnectorFile(directory).read(), SnapshotFile(directory).read()
             return {**connector_values(connectors), **snapshot_values(snapshots or _NO_SNAPSHOTS)}
 
-        term = uuid.uuid4().hex
-        announce_term(directory, term)
+        announce_term(directory, self._term_name)
         try:
-            leader = self._topic.lead(term, read_files)
+            leader = self._topic.lead(self._term_name, read_files)
         except HelenusError as error:
             if error.action is not Action.RETRY and error.kind is not Kind.NOT_OWNER:
                 raise

@@ -30,7 +30,8 @@ def check_directory(directory: Path) -> None:
 
 def announce_term(directory: Path, term: str) -> None:
     """Note in `checkpoint.dir` that a term may begin, before the brokers know of it. Raises HelenusError(STATE)."""
-    _save(directory, [*_read(directory), term][-_MOST_TERMS:])
+    if term not in (terms := _read(directory)):
+        _save(directory, [*terms, term][-_MOST_TERMS:])
 
 
 def begin_term(directory: Path, former: Leader | None, leader: Leader) -> None:
