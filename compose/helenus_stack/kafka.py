@@ -38,6 +38,8 @@ ACLS = [
     (CONNECTOR, "TOPIC", "events-", ["READ", "WRITE"]),
     (CONNECTOR, "TOPIC", "data-", ["CREATE", "WRITE"]),
     (CONNECTOR, "TOPIC", "dlq-", ["CREATE", "WRITE"]),
+    (CONNECTOR, "TOPIC", "helenus-offsets", ["CREATE", "READ", "WRITE", "DELETE"]),
+    (CONNECTOR, "TOPIC", "helenus-configs", ["CREATE", "READ", "WRITE"]),
     (CONNECTOR, "GROUP", "helenus", ["READ"]),
     (CONNECTOR, "TRANSACTIONAL_ID", "helenus", ["WRITE", "DESCRIBE"]),
 ]

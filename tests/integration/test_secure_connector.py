@@ -184,7 +184,7 @@ def files(
             "value.converter.schema.registry.basic.auth.user.info": f"${{file:{secrets}:registry}}",
         }
         for key, value in changes.items():
-            properties = worker if key.partition(".")[0] in ("kafka", "listeners", "rest", "spark") else table
+            properties = worker if key.partition(".")[0] in ("group", "kafka", "listeners", "rest", "spark") else table
             properties[key] = value
         return [
             str(write_properties(folder / f"{name}.properties", {k: v for k, v in keys.items() if v is not None}))
@@ -252,7 +252,8 @@ def test_the_whole_path_and_no_secret_is_seen(
         "http.port": free_port(),
     }
     agent_file = write_properties(tmp_path / "agent.properties", own)
-    worker_file, table_file = files("whole", {})
+    # What a group, and to publish exactly once, take beyond the rest: topics, and the rights on them.
+    worker_file, table_file = files("whole", {"group.id": "helenus-safe"})
     listener = re.search("listeners=(.*)", Path(worker_file).read_text())[1]  # type: ignore[index]
     for number in range(ROWS):
         session.execute("INSERT INTO safe.t (a, v) VALUES (%s, %s)", (number, f"v{number}"))
@@ -286,7 +287,8 @@ def test_the_whole_path_and_no_secret_is_seen(
         # What has a label for a kind or a reason is there once there is one; the others are from the start.
         assert metrics_asked - exported <= set(LATER)
         assert json.loads(texts[1])["safe-t"]["status"]["tasks"][0]["state"] == "RUNNING"
-        assert "writers.not_fenced" not in logs[1].read_text()
+        assert "worker.leads" in logs[1].read_text()
+        assert not re.search("writers.not_fenced|journal.not_deleted", logs[1].read_text())
         top = [script("helenus-connector"), "top", "--once", "--url", listener, "--cafile", str(authority[1])]
         login = {**os.environ, "LOGIN": f"ops:{REST_PASSWORD}", "COLUMNS": "160"}
         shown = subprocess.run([*top, "--user", "${env:LOGIN}"], capture_output=True, text=True, env=login, timeout=60)
