@@ -17,6 +17,7 @@ _log = structlog.get_logger(__name__)
 _CODEGEN = "sql.codegen.wholeStage"
 _NAME = "warm-up"
 _LONGEST_S = 60.0
+_STEPS = 4
 
 
 def new_session(worker: WorkerSettings, spark: Any) -> Any:
@@ -53,4 +54,6 @@ def warm_up(worker: WorkerSettings, spark: Any, directory: Path) -> None:
             _log.debug("standby.not_warm", for_s=_LONGEST_S)
     finally:
         query.stop()
-    spark._jvm.System.gc()  # gives memory back, which may be unused for months
+    # Gives memory back, which may be unused for months: a JVM does so in four steps (`-XX:+ShrinkHeapInSteps`).
+    for _ in range(_STEPS):
+        spark._jvm.System.gc()
