@@ -17,7 +17,6 @@ _log = structlog.get_logger(__name__)
 _CODEGEN = "sql.codegen.wholeStage"
 _NAME = "warm-up"
 _LONGEST_S = 60.0
-_STEPS = 4
 
 
 def new_session(worker: WorkerSettings, spark: Any) -> Any:
@@ -54,6 +53,3 @@ def warm_up(worker: WorkerSettings, spark: Any, directory: Path) -> None:
             _log.debug("standby.not_warm", for_s=_LONGEST_S)
     finally:
         query.stop()
-    # Gives memory back, which may be unused for months: a JVM does so in four steps (`-XX:+ShrinkHeapInSteps`).
-    for _ in range(_STEPS):
-        spark._jvm.System.gc()
