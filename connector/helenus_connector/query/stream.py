@@ -36,7 +36,7 @@ def read_stream(session: Any, plan: Path) -> Any:
 
 def warm_up(worker: WorkerSettings, spark: Any, directory: Path) -> None:
     """Run a query of no topics for one batch: the JVM has loaded its classes then, and the system the files of Python's
-    modules. Half of the start of the first query of a process is that. `directory` is the run's own.
+    modules. Most of the start of the first query of a process is that. `directory` is the run's own.
     """
     warm_up_directory = directory / _NAME
     warm_up_directory.mkdir(exist_ok=True)
