@@ -130,6 +130,8 @@ class GroupMember:
             idle_topics = [
                 task.events for task in list(connector.tasks.values()) if connector.wanted != "RUNNING" or task.error
             ]
+            if not idle_topics:
+                continue
             try:
                 counts = {topic: len(offsets) for topic, offsets in connectors.earliest(idle_topics).items()}
                 positions.renew(connector.settings, counts)

@@ -400,10 +400,10 @@ def _run_worker(worker: WorkerSettings, files: Mapping[str, Mapping[str, str]]) 
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: running.stop())
     structlog.get_logger(__name__).info("worker.starting", connectors=list(files), listeners=worker.listeners)
-    is_replaced = running.run()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, signal.SIG_DFL)  # there is no worker any more that it could stop
-    if is_replaced and not running.is_stopping:
-        # A process of which nothing is left over stands by. It has its id, so that its supervisor sees no end.
-        os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])
+    if running.run():
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, signal.SIG_DFL)  # there is no worker any more that it could stop
+        if not running.is_stopping:
+            # A process of which nothing is left over stands by. It has its id, so that its supervisor sees no end.
+            os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])
     structlog.get_logger(__name__).info("worker.stopped")

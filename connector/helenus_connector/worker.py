@@ -130,7 +130,7 @@ class Worker:
             if is_ours:
                 self._started = time.monotonic()  # servers have the same time to come when a standby takes over
                 self._run()
-        return not self._stopping.is_set()
+        return self._member is not None and not self._stopping.is_set()
 
     def _run(self) -> None:
         directory = make()
@@ -149,8 +149,9 @@ class Worker:
                     self.connectors.changed.wait(_STARTING_S if is_starting else _TURN_S)
                     self.connectors.changed.clear()
             except HelenusError as error:
-                if self._member is None or error.kind is not Kind.NOT_OWNER:  # it is the next leader's
+                if self._member is None or error.kind is not Kind.NOT_OWNER:
                     raise
+                _log.warning("group.waiting", group=self.worker.group_id, reason=str(error))  # the next leader goes on
             finally:
                 if self._member is not None and listener is not None and not self._member.leads:
                     listener.show(member_application(self.worker, self._member.leader_url, self._member.reason))

@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -16,12 +16,14 @@ import pytest
 from prometheus_client import REGISTRY
 from structlog.testing import capture_logs
 
+from helenus_connector.config.connector import ConnectorSettings
 from helenus_connector.config.worker import WorkerSettings
 from helenus_connector.control import _connector_file
+from helenus_connector.control import offsets as offsets_module
 from helenus_connector.control.checkpoint import committed
 from helenus_connector.control.connectors import Connectors, NotStopped, UnknownConnector
 from helenus_connector.control.offsets import alter, offsets, reset
-from helenus_connector.control.positions import HeldPositions
+from helenus_connector.control.positions import HeldPositions, KnownPosition
 from helenus_connector.control.status import Task
 from helenus_connector.unconfirmed.files import begins
 from helenus_connector.unconfirmed.unconfirmed_key import UnconfirmedKey
@@ -608,3 +610,66 @@ def test_keys_of_partitions_that_are_gone_wait_no_longer(tmp_path: Path) -> None
     assert keys.counts(TOPIC) == (2, 6)
     assert [p.partition for p in keys.select_due(2000.0, 9)] in ([0, 1], [1, 0])
     assert REGISTRY.get_sample_value("helenus_connector_events_total", labels) == before + 3
+
+
+class Brokers:
+    """The brokers' positions of one connector, in one topic."""
+
+    def __init__(self, position: KnownPosition) -> None:
+        self.position = position
+        self.moves: list[tuple[dict[str, int], int]] = []
+
+    def has(self, _: ConnectorSettings) -> bool:
+        return True
+
+    def read(self, _: ConnectorSettings, partitions: Mapping[str, int]) -> dict[str, KnownPosition]:
+        return dict.fromkeys(partitions, self.position)
+
+    def move(self, _: ConnectorSettings, topic: str, offsets: Mapping[str, int], epoch: int) -> None:
+        assert topic == TOPIC
+        self.moves.append((dict(offsets), epoch))
+
+
+@pytest.mark.parametrize(
+    ("local", "position", "offset", "epoch"),
+    [
+        ({}, KnownPosition({"0": 70, "1": 80}, 4), 80, 5),  # another worker ran it
+        ({"0": 7, "1": 8}, KnownPosition({"0": 70, "1": 80}, 4), 80, 5),
+        ({"0": 7, "1": 8}, KnownPosition({"0": 70, "1": 80}, None), 80, 1),  # set by Kafka's own tools
+        ({}, KnownPosition({"0": 70, "1": 80}, None, is_loose=True), 80, 1),
+        # What is past events that are held here is not believed: they would be lost.
+        ({"0": 7, "1": 8}, KnownPosition({"0": 70, "1": 80}, None, is_loose=True), 8, 1),
+    ],
+)
+def test_a_partition_is_moved_and_the_others_stay_where_the_brokers_have_them(
+    tmp_path: Path, local: dict[str, int], position: KnownPosition, offset: int, epoch: int
+) -> None:
+    all_of, brokers = connectors(tmp_path), Brokers(position)
+    all_of.broker_positions = brokers
+    all_of.put("a", CONFIG, "STOPPED")
+    if local:
+        commit(tmp_path / "default", 1, {TOPIC: local})
+    alter(all_of, "a", {TOPIC: {0: 42}})
+    assert brokers.moves == [({"0": 42, "1": offset}, epoch)]
+    assert all_of.held_positions("default").read_offsets()[TOPIC] == {"0": 42, "1": offset}
+
+
+def test_a_move_of_before_is_later_than_the_brokers_position(tmp_path: Path) -> None:
+    all_of = connectors(tmp_path)
+    all_of.put("a", CONFIG, "STOPPED")
+    alter(all_of, "a", {TOPIC: {0: 6, 1: 7}})
+    all_of.broker_positions = Brokers(KnownPosition({"0": 70, "1": 80}, 0))
+    alter(all_of, "a", {TOPIC: {0: 42}})
+    assert all_of.held_positions("default").read_offsets()[TOPIC] == {"0": 42, "1": 7}
+
+
+def test_a_move_waits_for_the_last_batch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It would commit where it ends, after the move."""
+    monkeypatch.setattr(offsets_module, "_LAST_BATCH_S", 0.3)
+    all_of = connectors(tmp_path)
+    all_of.put("a", CONFIG, "STOPPED")
+    all_of.note_written_topics("default", [task.data for task in all_of.all()["a"].tasks.values()])
+    with pytest.raises(HelenusError, match=r"last batch has not ended yet.*try again"):
+        alter(all_of, "a", {TOPIC: {0: 42}})
+    all_of.note_written_topics("default", ())
+    alter(all_of, "a", {TOPIC: {0: 42}})

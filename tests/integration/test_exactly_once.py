@@ -6,7 +6,7 @@ import os
 import random
 import subprocess
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import count
 from pathlib import Path
@@ -137,20 +137,28 @@ def exactly_once(pipeline: Pipeline, faults: WorkerFaults, writes: WriteLog, ses
 
 def wait_quiet(pipeline: Pipeline, tables: Sequence[str]) -> None:
     """Wait until the group of each connector is at the end of its events, and nothing waits."""
+    wait_worker_quiet(pipeline, tables, lambda: pipeline.connector, pipeline.connector.tail)
+
+
+def wait_worker_quiet(
+    pipeline: Pipeline, tables: Sequence[str], worker: Callable[[], Command | None], tail: Callable[[], str]
+) -> None:
+    """The same for the `worker` that runs the connectors now, if one does; `tail` says what the log ends with."""
     brokers = str(pipeline.status.bootstrap_servers)
     seen: dict[str, dict[int, int]] = {}
 
     def is_quiet() -> bool:
         nonlocal seen
+        running = worker()
         ends = {table: end_offsets(brokers, f"events-{table}") for table in tables}
         before, seen = seen, ends
-        if ends != before or pipeline.connector.health()[0] != 200:
+        if ends != before or running is None or running.health()[0] != 200:
             return False
         metrics = ("helenus_connector_keys_unconfirmed", "helenus_connector_gate_waiting_events")
-        waiting = sum(pipeline.connector.total(metric) for metric in metrics)
+        waiting = sum(running.total(metric) for metric in metrics)
         return not waiting and all(group_offsets(brokers, group(t), f"events-{t}") == ends[t] for t in tables)
 
-    eventually(is_quiet, lambda: f"all is published; the worker's log ends:\n{pipeline.connector.tail()}", every=2)
+    eventually(is_quiet, lambda: f"all is published; the worker's log ends:\n{tail()}", every=2)
 
 
 def group(table: str) -> str:

@@ -17,7 +17,8 @@ from confluent_kafka import Consumer, TopicPartition
 from integration.group_offsets import end_offsets, group_offsets
 from integration.pipeline import Command, Pipeline
 from integration.test_exactly_once import ENVELOPES, ROWS, set_properties
-from integration.worker_group import CLASS, WorkerGroup, await_record, stopped
+from integration.test_two_workers import lines, stopped
+from integration.worker_group import CLASS, WorkerGroup, await_record
 from integration.write_log import WriteLog, each_change_once, each_once, last_differing, read_counts
 from patience import eventually
 
@@ -118,7 +119,7 @@ def test_the_leader_is_killed(group: WorkerGroup, writes: WriteLog, session: Any
         leader.start()
         group.await_standby(leader)
         time.sleep(2)
-    assert len(group.lines(standby, "worker.leads")) == 1
+    assert len(lines(standby, "worker.leads")) == 1
 
 
 def test_the_leader_hangs_and_goes_on(group: WorkerGroup, writes: WriteLog, session: Any) -> None:
@@ -127,7 +128,7 @@ def test_the_leader_hangs_and_goes_on(group: WorkerGroup, writes: WriteLog, sess
     (standby,) = group.others(leader)
     group.await_standby(standby)
     assert leader.process is not None
-    pid, replaced = leader.process.pid, len(group.lines(leader, "worker.replaced"))
+    pid, replaced = leader.process.pid, len(lines(leader, "worker.replaced"))
     with exactly_once(group, writes, session):
         time.sleep(3)
         with stopped(leader):
@@ -137,7 +138,7 @@ def test_the_leader_hangs_and_goes_on(group: WorkerGroup, writes: WriteLog, sess
         group.await_standby(leader)
         assert group.leader() is standby
         time.sleep(2)
-    assert len(group.lines(leader, "worker.replaced")) == replaced + 1
+    assert len(lines(leader, "worker.replaced")) == replaced + 1
     assert leader.process.poll() is None, "a supervisor has nothing to start"
     assert leader.process.pid == pid
 

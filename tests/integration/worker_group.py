@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import json
-import os
 import shutil
 import signal
-import urllib.error
-import urllib.request
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import processes
-from integration.group_offsets import end_offsets, group_offsets
+from integration.group_offsets import end_offsets
 from integration.pipeline import Command, Pipeline, free_port, write_properties
+from integration.test_exactly_once import wait_worker_quiet
+from integration.test_many_connectors import Rest
 from patience import eventually
 
 from helenus_schemas.settings.properties import read_properties
@@ -96,56 +92,17 @@ class WorkerGroup:
 
     def ask(self, worker: Command, method: str, path: str, body: object = None) -> Any:
         """What a worker answers over REST. Raises OSError."""
-        request = urllib.request.Request(
-            f"http://127.0.0.1:{worker.port}{path}",
-            method=method,
-            data=None if body is None else json.dumps(body).encode(),
-            headers={"Content-Type": "application/json"},
-        )
-        with urllib.request.urlopen(request, timeout=30) as answer:
-            text = answer.read()
-        return json.loads(text) if text else None
-
-    def lines(self, worker: Command, event: str) -> list[str]:
-        return [line for line in worker.log.read_text(errors="replace").splitlines() if event in line]
+        return Rest(worker.port)(method, path, body)
 
     def wait_quiet(self, tables: Sequence[str]) -> None:
         """Wait until the group of each table's connector is at the end of its events, and nothing waits."""
-        brokers = str(self.pipeline.status.bootstrap_servers)
-        seen: dict[str, dict[int, int]] = {}
-
-        def is_quiet() -> bool:
-            nonlocal seen
-            leader = self.leader()
-            ends = {table: end_offsets(brokers, f"events-{table}") for table in tables}
-            before, seen = seen, ends
-            if ends != before or leader is None or leader.health()[0] != 200:
-                return False
-            metrics = ("helenus_connector_keys_unconfirmed", "helenus_connector_gate_waiting_events")
-            waiting = sum(leader.total(metric) for metric in metrics)
-            groups = {table: f"helenus-{table.replace('.', '-')}" for table in tables}
-            return not waiting and all(group_offsets(brokers, groups[t], f"events-{t}") == ends[t] for t in tables)
-
-        eventually(is_quiet, lambda: "\n\n".join(worker.tail() for worker in self.workers), every=2)
+        wait_worker_quiet(
+            self.pipeline, tables, self.leader, lambda: "\n\n".join(worker.tail() for worker in self.workers)
+        )
 
 
 def _is_running(message: str) -> bool:
     return bool(message) and not message.startswith(("standby: ", "starting: "))
-
-
-@contextmanager
-def stopped(worker: Command) -> Iterator[None]:
-    """All of a worker's processes are stopped, and go on after."""
-    assert worker.process is not None
-    members = [int(path.name) for path in processes.family(worker.process.pid)]
-    for pid in members:
-        os.kill(pid, signal.SIGSTOP)
-    try:
-        yield
-    finally:
-        for pid in members:
-            with suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGCONT)
 
 
 def await_record(pipeline: Pipeline, table: str) -> None:

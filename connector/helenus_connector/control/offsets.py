@@ -156,8 +156,10 @@ def _learn(connectors: Connectors, name: str, first: Offsets) -> None:
     topic_positions = positions.read(settings, {topic: len(offsets) for topic, offsets in first.items()})
     with connectors.lock:
         held_positions = connectors.held_positions(settings.query_group)
-        for topic, (offsets, epoch) in topic_positions.items():
-            if epoch is None or epoch >= held_positions.epoch(topic):
+        topic_offsets = held_positions.read_offsets()
+        for topic, (offsets, epoch, is_loose) in topic_positions.items():
+            is_earlier = epoch is not None and epoch < held_positions.epoch(topic)
+            if not is_earlier and not (is_loose and topic_offsets.get(topic)):
                 held_positions.raise_epoch(topic, epoch or 0)
                 held_positions.hold(topic, offsets, held_positions.epoch(topic))
 

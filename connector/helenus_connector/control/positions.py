@@ -24,11 +24,12 @@ _VERSION = 1
 
 class KnownPosition(NamedTuple):
     """Where a connector stands in a topic: the next offset by partition. It is of an `epoch` of the topic, None if
-    another program has set it.
+    another program has set it. With `is_loose` it was committed after a batch, and may be past events that are held.
     """
 
     offsets: dict[str, int]
     epoch: int | None
+    is_loose: bool = False
 
 
 class BrokerPositions(Protocol):

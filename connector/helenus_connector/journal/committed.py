@@ -37,7 +37,8 @@ class CommittedPositions:
         for topic, positions in read_positions(self._worker, settings.name, partitions).items():
             epochs = [position.epoch for position in positions.values() if position.epoch is not None]
             offsets = {partition: position.offset for partition, position in positions.items()}
-            topic_positions[topic] = KnownPosition(offsets, max(epochs, default=None))
+            is_loose = any(position.is_loose for position in positions.values())
+            topic_positions[topic] = KnownPosition(offsets, max(epochs, default=None), is_loose)
         return topic_positions
 
     def move(self, settings: ConnectorSettings, topic: str, offsets: Mapping[str, int], epoch: int) -> None:

@@ -50,6 +50,6 @@ def warm_up(worker: WorkerSettings, spark: Any, directory: Path) -> None:
     query = start_query(spark.sparkContext, writer, lambda _: batch_done.set())
     try:
         if not batch_done.wait(_LONGEST_S):
-            _log.debug("standby.not_warm", for_s=_LONGEST_S)
+            _log.debug("standby.not_warm", reason=str(query.exception() or f"no batch within {_LONGEST_S:.0f} s"))
     finally:
         query.stop()
