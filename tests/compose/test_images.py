@@ -70,7 +70,10 @@ def test_the_steps_of_a_build(part: str, tmp_path: Path) -> None:
     shown = subprocess.run([program, "--help"], cwd=tmp_path, env=bare, capture_output=True, text=True, check=True)
     assert "validate" in shown.stdout
     assert not (target / "bin" / "helenus-stack").exists()
-    module = {"agent": "helenus_agent/commitlog/decoder", "connector": "helenus_connector/shape/_direct"}[part]
+    module = {
+        "agent": "helenus_agent/commitlog/decoder",
+        "connector": "helenus_connector/shape/debezium/_direct_envelope",
+    }[part]
     assert list(target.glob(f"lib/python3*/site-packages/{module}*.so")), f"{module} is not compiled"
     files = {"agent": ["agent.properties"], "connector": ["worker.properties", "connectors/shop-orders.properties"]}
     for log in ("kafka", "pulsar"):

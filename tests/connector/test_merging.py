@@ -28,7 +28,7 @@ from helenus_connector.query import _task_reader
 from helenus_connector.query._batch_limits import TaskRanges, TopicRanges
 from helenus_connector.query.event_packs import PartitionNote, unpack_events
 from helenus_connector.state.rows._change_pack import pack_changes, unpack_changes
-from helenus_connector.state.rows._operator import PlaceResult, RowsOperator, in_turn
+from helenus_connector.state.rows._operator import MergeRules, PlaceResult, RowsOperator, in_turn
 from helenus_connector.state.rows.query import RowsQuery
 from helenus_schemas.errors import HelenusError, Kind
 from helenus_schemas.event.change import Bound, Origin, Scope
@@ -105,14 +105,15 @@ def read(
     monkeypatch.setattr(_task_reader, "read", lambda *_: (chunk for chunk in in_turns))
     ranges = tuple(OffsetRange("events-ks.t", partition, 0, 100) for partition in events_by_partition)
     plan = QueryPlan(WorkerSettings.from_properties(LEAST, "worker"), {}, "/tmp/none", places=places)
-    parts = TaskRanges([TopicRanges(ranges, "fail", 0)], 1, float(NOW))  # of one byte: the limit does not count
+    rules = MergeRules(patience_s=60, markers=True, trusts_absence=True).to_json()
+    parts = TaskRanges([TopicRanges(ranges, "fail", 0)], 1, float(NOW), rules)  # of one byte: the limit does not count
     return pd.concat([batch.to_pandas() for batch in _task_reader.read_places(plan, parts)])
 
 
 def merged(
     frames: Sequence[pd.DataFrame], state: MapState, is_cassandra_3: bool = False
 ) -> tuple[list[MergedChange], PlaceResult]:
-    operator = RowsOperator(lambda: TABLE, lambda: is_cassandra_3, 60, True, True)
+    operator = RowsOperator(lambda: TABLE, lambda: is_cassandra_3)
     operator.init(Handle(state))  # type: ignore[arg-type]
     rows = pd.concat(list(operator.handleInputRows((0,), iter(frames), None)))  # type: ignore[arg-type]
     changes = [change for pack in rows["merged"].dropna() for change in unpack_changes(pack)]

@@ -30,8 +30,10 @@ from helenus_stack.status import Status
 
 pytestmark = pytest.mark.integration
 
-WRITTEN, READ, PASSING = TABLES = ("once.written", "once.read", "once.passing")
-"""Tables of which a record is a change; the row as it is read; and a row that now and then expires or is deleted."""
+WRITTEN, READ, PASSING, MERGED = TABLES = ("once.written", "once.read", "once.passing", "once.merged")
+"""Tables of which a record is a change; the row as it is read; a row that now and then expires or is deleted; and a
+change with the row before it, which Spark keeps.
+"""
 OTHER = "once.other"
 KEYS = 200
 RATE = 150.0
@@ -45,6 +47,12 @@ ENVELOPES = {
     **{f"{side}.converter.schemas.enable": "false" for side in ("key", "value")},
 }
 ROWS = {"output.format": "json", "headers": "digest"}
+STATE = {
+    **{name: value for name, value in ENVELOPES.items() if name != "resolver"},
+    "state": "rows",
+    "query.group": "m",
+}
+OWN = {WRITTEN: ENVELOPES, MERGED: STATE}
 LONG_FAULTS, LONG_WRITES = 50, 100_000
 SEED = int(os.environ.get("HELENUS_SEED", time.time_ns() % 10**6))
 NOT_SUPPORTED = "exactly_once.not_supported"
@@ -81,14 +89,13 @@ def pipeline(stack: Stack, status: Status, session: Any, relay: Relay, directory
     pipeline = Pipeline(status, directory)
     try:
         with Path(pipeline.agent.arguments[1]).open("a") as file:
-            file.write("cells.include.list=once\\.written\n")
+            file.write("cells.include.list=once\\.(written|merged)\n")
         pipeline.agent.start().ready()
         pipeline.connect(*TABLES)
         set_properties(directory / "worker.properties", {"bootstrap.servers": f"127.0.0.1:{relay.port}"})
         for table in TABLES:
-            own = ENVELOPES if table == WRITTEN else ROWS
             # Small batches: a fault meets several, and what waits between two.
-            more = {**own, **SUPPORT, "max.batch.size": 200, "settle.timeout.ms": 1000}
+            more = {**OWN.get(table, ROWS), **SUPPORT, "max.batch.size": 200, "settle.timeout.ms": 1000}
             set_properties(directory / f"{table}.properties", more)
         pipeline.connector.start().ready()
         yield pipeline
@@ -125,12 +132,14 @@ def writes(session: Any, pipeline: Pipeline, first_keys: Iterator[int]) -> Write
 @contextmanager
 def exactly_once(pipeline: Pipeline, faults: WorkerFaults, writes: WriteLog, session: Any) -> Iterator[None]:
     """What happens within leaves each table with each record once, when it is over."""
+    before = len(faults.happened)
     try:
         with writes:
             yield
         faults.wait_ready()
         wait_quiet(pipeline, TABLES)
-        check_records(pipeline, writes, session)
+        # A state that is lost is learned from all events, and their records come again.
+        check_records(pipeline, writes, session, has_state="lose_disks" not in faults.happened[before:])
     except AssertionError as error:
         raise AssertionError(f"HELENUS_SEED={SEED}: {error}\n{faults}") from error
 
@@ -169,12 +178,16 @@ def read_topic(pipeline: Pipeline, table: str, keys: range) -> Counts:
     return read_counts(str(pipeline.status.bootstrap_servers), f"data-{table}", keys)
 
 
-def check_records(pipeline: Pipeline, writes: WriteLog, session: Any) -> None:
-    errors = {WRITTEN: each_once(read_topic(pipeline, WRITTEN, writes.keys), writes.written[WRITTEN])}
-    for table in (READ, PASSING):
+def check_records(pipeline: Pipeline, writes: WriteLog, session: Any, has_state: bool = True) -> None:
+    errors = {}
+    for table in TABLES:
         counts = read_topic(pipeline, table, writes.keys)
         rows = {row.k: row.n for row in session.execute(f"SELECT k, n FROM {table}") if row.k in writes.keys}
-        errors[table] = [*each_change_once(counts, table == PASSING), *last_differing(counts, rows, writes.gone[table])]
+        errors[table] = last_differing(counts, rows, writes.gone[table])
+        if table in (READ, PASSING):
+            errors[table] += each_change_once(counts, table == PASSING)
+        elif table == WRITTEN or has_state:
+            errors[table] += each_once(counts, writes.written[table])
     assert not any(errors.values()), "".join(
         f"\n{table}: {len(of_table)} errors\n" + "\n".join(of_table[:8]) for table, of_table in errors.items()
     )
@@ -254,7 +267,7 @@ def test_positions_are_those_of_the_group(pipeline: Pipeline, writes: WriteLog) 
 
 
 NOT_POSSIBLE = {
-    "state": ({}, {"state": "rows", "query.group": "rows"}),
+    "spark.master": ({"spark.master": "local-cluster[1,1,1024]"}, {}),
     "fence.writers": ({"fence.writers": "false"}, {}),
 }
 """By what is in the way: properties of a worker and of its connector."""

@@ -96,8 +96,6 @@ def _check_converters(connector: ConnectorProperties) -> Problems:
 
 def _check_exactly_once(connector: ConnectorProperties) -> Problems:
     support = connector.text("exactly.once.support")
-    if support == "required" and connector.text("state") in ("keys", "rows"):
-        yield "exactly.once.support", f"state={connector.text('state')} is kept by Spark, outside of the transactions"
     rate, size = connector.text("query.max.rate"), connector.text("max.batch.size")
     if support not in ("requested", "required") or not rate.isdigit() or int(rate) == 0:
         return

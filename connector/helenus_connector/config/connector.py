@@ -205,8 +205,6 @@ class ConnectorSettings(ConnectorKeys):
             self.key_converter_use_latest_version or self.value_converter_use_latest_version
         ):
             warnings.append("use.latest.version does not count without value.converter.auto.register.schemas=false")
-        if self.exactly_once_support == "requested" and self.state == "rows":
-            warnings.append("exactly.once.support does not count with state=rows, which Spark keeps")
         if self.query_consistency != "LOCAL_ONE":
             return warnings
         return [

@@ -27,6 +27,11 @@ def latest(checkpoint: Path) -> int:
     return max((int(f.name) for f in checkpoint.glob("offsets/*") if f.name.isdigit()), default=-1)
 
 
+def latest_committed(checkpoint: Path) -> int:
+    """Return the number of the last batch that Spark has committed; -1 if there was none."""
+    return max((int(f.name) for f in checkpoint.glob("commits/*") if f.name.isdigit()), default=-1)
+
+
 def planned(checkpoint: Path, batch: int) -> Offsets:
     """Return where a batch ends, done or not. Raises FileNotFoundError if Spark has no such batch, and
     HelenusError(STATE).

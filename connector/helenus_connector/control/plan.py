@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from dataclasses import replace as replaced
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 from helenus_connector.config.connector import ConnectorSettings
 from helenus_connector.config.run_directory import replace
@@ -30,7 +31,8 @@ class QueryPlan:
     run's own, made on each host. `logging` is how the driver reports: its planner and workers do so too. `places`, in a
     query with state, has for each partition the number by which its events are grouped. `owner` is whose producers
     write, where others are fenced. `exactly_once` are the topics of which each batch is one transaction, each with the
-    offsets, by partition, from which on a run reads past events.
+    offsets, by partition, from which on a run reads past events. What the operator of a query with state goes by are
+    `rules`, in JSON's types.
     """
 
     worker: WorkerSettings
@@ -45,12 +47,18 @@ class QueryPlan:
     places: tuple[int, ...] = ()
     owner: RecordsOwner | EpochOwner | None = None
     exactly_once: dict[str, dict[str, int]] = field(default_factory=dict)
+    rules: dict[str, Any] = field(default_factory=dict)
     logging: Setup = field(default_factory=setup)
 
     @property
     def has_state(self) -> bool:
         """Return whether the query has an operator with state: of one table, then."""
         return bool(self.places)
+
+    @property
+    def topics_with_past(self) -> Collection[str]:
+        """Return the topics of which a run reads past events, to know what it has published: a state knows it."""
+        return () if self.has_state else self.exactly_once.keys()
 
     def for_topics(self, topics: Collection[str]) -> QueryPlan:
         """Return the part of the plan for tasks that read these topics alone: all of it has hundreds of kB for hundreds

@@ -4,6 +4,7 @@
     a run's start    journal → unconfirmed keys and changes at the gate, as they were at these positions
 
 - `transaction`: the transaction of one table's part of a batch.
+- `batch_marks`: the same where Spark keeps state.
 - `recovery`: where a run of a query begins.
 - `committed`: the positions of connectors that do not run just now.
 - `support`: which connectors can publish exactly once.

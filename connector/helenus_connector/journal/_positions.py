@@ -1,12 +1,14 @@
 """The positions of connectors that publish exactly once: the committed offsets of a consumer group of each.
 
 The metadata of an offset says how often an operator had moved the topic's positions by then, and when the last event
-before it came. Positions that are committed after a batch, not with it, say so: what waited then is in no journal.
+before it came. Positions that are committed after a batch, not with it, say so: what waited then is in no journal. With
+state, it says which batch of it was published (`batch_marks`).
 """
 
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
@@ -18,15 +20,24 @@ from helenus_sinks.kafka.groups import LOOSE, read_group
 _VERSION = 1
 
 
+class BatchMark(NamedTuple):
+    """A batch of a query with state, by the identity of the state and the batch's number."""
+
+    state: str
+    batch: int
+
+
 class GroupPosition(NamedTuple):
     """A committed offset. It is of an `epoch` of the topic, and the last event before it is of a time, ms since the
-    epoch; None if another program has committed it. With `is_loose` it was committed after a batch.
+    epoch; None if another program has committed it. With `is_loose` it was committed after a batch. `mark` is the batch
+    in whose transaction it was committed, of a query with state.
     """
 
     offset: int
     epoch: int | None = None
     at_ms: int | None = None
     is_loose: bool = False
+    mark: BatchMark | None = None
 
 
 Positions = Mapping[str, Mapping[str, GroupPosition]]
@@ -44,6 +55,12 @@ def to_commit(topic: str, positions: Mapping[int, tuple[int, int]], epoch: int) 
         TopicPartition(topic, partition, offset, _to_text({"epoch": epoch, "at": at_ms}))
         for partition, (offset, at_ms) in positions.items()
     ]
+
+
+def to_mark(topic: str, ends: Mapping[int, int], mark: BatchMark) -> list[TopicPartition]:
+    """Return the ends of a batch, by partition, as they are committed in its transaction."""
+    note = _to_text({"epoch": 0, "at": int(time.time() * 1000), **mark._asdict()})
+    return [TopicPartition(topic, partition, offset, note) for partition, offset in ends.items()]
 
 
 def to_commit_again(topic: str, positions: Mapping[str, GroupPosition]) -> list[TopicPartition]:
@@ -82,7 +99,8 @@ def _position(offset: int, metadata: str | None) -> GroupPosition:
     try:
         note = json.loads(metadata or "null")
         if note["v"] == _VERSION:
-            return GroupPosition(offset, int(note["epoch"]), int(note["at"]))
+            mark = BatchMark(str(note["state"]), int(note["batch"])) if "state" in note else None
+            return GroupPosition(offset, int(note["epoch"]), int(note["at"]), mark=mark)
     except (ValueError, TypeError, KeyError, OverflowError, RecursionError):
         pass
     return GroupPosition(offset)

@@ -28,7 +28,9 @@ class CommittedPositions:
         self._commit = commit or self._commit_unfenced
 
     def has(self, settings: ConnectorSettings) -> bool:
-        """Return whether the brokers have a connector's positions."""
+        """Return whether the brokers have a connector's positions. Those of a state of rows are Spark's."""
+        if settings.state == "rows":
+            return False
         return settings.exactly_once_support != "disabled" and not obstacle(self._worker, settings)
 
     def read(self, settings: ConnectorSettings, partitions: Mapping[str, int]) -> dict[str, KnownPosition]:

@@ -15,10 +15,8 @@ def obstacle(worker: WorkerSettings, settings: ConnectorSettings) -> str:
         return "it takes Kafka's transactions, for events and records"
     if not worker.fence_writers:
         return "it takes fence.writers=true"
-    if not worker.is_local:
+    if not worker.is_local and settings.state != "rows":  # a state knows what was published
         return "executors on several hosts do not know what each other has published: it takes spark.master=local[...]"
-    if settings.state != "none":
-        return f"state={settings.state} is kept by Spark, outside of Kafka's transactions"
     return ""
 
 

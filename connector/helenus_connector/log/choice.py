@@ -98,8 +98,10 @@ def read(
     data_loss: str,
     note_lost: Callable[[OffsetRange, int], None],
     note_failed: Callable[[OffsetRange, HelenusError], None],
+    has_transactions: bool = False,
 ) -> Generator[list[Message], None, None]:
-    """Yield the records of several ranges, in chunks, each of one partition; in order within a range.
+    """Yield the records of several ranges, in chunks, each of one partition; in order within a range. With
+    `has_transactions` some were appended in transactions of Kafka's: less is waited for.
 
     Where a topic no longer has events of a range, `note_lost` is called with their number if `data_loss` is `continue`.
     `note_failed` is called with OFFSETS_LOST if it is `fail`, with refusals of the broker, and with BROKER_UNREACHABLE
@@ -110,7 +112,7 @@ def read(
             _pulsar(worker), ranges, data_loss, note_lost, note_failed
         )
         return chunks
-    return _kafka_reader.read(worker.consumer_config, ranges, data_loss, note_lost, note_failed)
+    return _kafka_reader.read(worker.consumer_config, ranges, data_loss, note_lost, note_failed, has_transactions)
 
 
 def data_planner(worker: WorkerSettings, watches: bool = False) -> Planner:

@@ -10,7 +10,7 @@ is handed back.
 
 from __future__ import annotations
 
-from collections.abc import Set
+from collections.abc import Callable, Set
 from pathlib import Path
 from typing import Any
 
@@ -38,7 +38,7 @@ FLUSH_TIMEOUT_S = 60.0
 
 
 class MergedStage:
-    """The work on one table's merged rows in one process. `log` takes records, `append` and `flush` events.
+    """The work on one table's merged rows in one process. `log` takes records, `append` events.
 
     Call `begin`, `take` for each row, and `end`: they raise HelenusError, and then the batch is to be repeated.
     """
@@ -54,8 +54,8 @@ class MergedStage:
     ) -> None:
         self.settings = settings
         self.log = log
+        self.append = append
         self._session = session
-        self._append = append
         self._name = f"{settings.keyspace}.{settings.table}"
         self._registry = None if log.keeps_schemas else Registry(settings, directory / "schemas.json", registered)
         self._versions = TableVersions(settings, session, self._registry)
@@ -70,7 +70,7 @@ class MergedStage:
         self._begin()
         if self._table != table:
             self._table = table
-            self._cell_requests = CellRequests(self.settings, self._session, table, self._append, self._budget)
+            self._cell_requests = CellRequests(self.settings, self._session, table, self._append_event, self._budget)
         self._versions.follow(self.log)
         version = self._versions.current
         self._resolver = StateResolver(self.settings.events, version.table, version.codec)
@@ -121,11 +121,13 @@ class MergedStage:
             problem = "the table was altered while a batch of it was under way, and not each process knows it yet"
             raise HelenusError(Kind.BATCH_FAILED, problem, self._name)
 
-    def end(self) -> BatchOutcome:
-        """Return the outcome of the batch, once its records are acknowledged. Its events may not be yet."""
+    def end(self, flush: Callable[[float], None] | None = None) -> BatchOutcome:
+        """Return the outcome of the batch, once its records are acknowledged: by the log's `flush`, or another one. Its
+        events may not be yet.
+        """
         if self._versions.is_altered():
             raise HelenusError(Kind.BATCH_FAILED, "the table was altered while a batch of it was under way", self._name)
-        self.log.flush(FLUSH_TIMEOUT_S)  # 4. flush: rows are read next, which may take long
+        (flush or self.log.flush)(FLUSH_TIMEOUT_S)  # 4. flush: rows are read next, which may take long
         self._cell_requests.answer(self._requests, self.outcome)  # 5. ask
         return self.outcome
 
@@ -134,6 +136,9 @@ class MergedStage:
         self._budget.close()
         if self._registry is not None:
             self._registry.close()
+
+    def _append_event(self, partition: int, key: bytes, value: bytes) -> None:
+        self.append(partition, key, value)
 
     def _bury_poison(self, event: Event, reason: str) -> None:
         cause = HelenusError(Kind.POISON_EVENT, reason, self._name)

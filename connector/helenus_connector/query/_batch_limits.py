@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any
 
 from pyspark.sql.datasource import InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows
@@ -30,12 +32,21 @@ class TopicRanges:
 
 
 class TaskRanges(InputPartition):
-    """What one task of Spark's reads, at most about so many bytes of it. `now` is the batch's time."""
+    """What one task of Spark's reads, at most about so many bytes of it. `now` is the batch's time, `rules` are what
+    an operator with state goes by in it.
+    """
 
-    def __init__(self, parts: Sequence[TopicRanges], most_bytes: int, now: float = 0.0) -> None:
+    def __init__(
+        self,
+        parts: Sequence[TopicRanges],
+        most_bytes: int,
+        now: float = 0.0,
+        rules: Mapping[str, Any] = MappingProxyType({}),
+    ) -> None:
         self.parts = tuple(parts)
         self.most_bytes = most_bytes
         self.now = now
+        self.rules = dict(rules)
 
 
 def limited(

@@ -4,7 +4,8 @@ An offset is `{"tick": n, "topics": {topic: {partition: next offset}}, "logs": t
 the lineages (`_topic_losses`) in the checkpoints of all versions. The tick moves when
 there is work without a new event: keys are due, a topic goes on from a held position, a topic has an error, a run
 begins; and once in a while on quiet topics, because Spark ends workers that idle for a minute. Of a query with state it
-has `now`, too: the batch's time, which stays the same when the batch is repeated.
+has `now` and `rules`, too: the batch's time, and what its operator goes by. Both stay the same when the batch is
+repeated.
 """
 
 from __future__ import annotations
@@ -163,7 +164,7 @@ class BatchPlanner:
             end = self._end_of(draft, lineages, now)
             if end != start:
                 if self.plan.has_state:
-                    end["now"] = max(now, start.get("now", 0.0))
+                    end["now"], end["rules"] = max(now, start.get("now", 0.0)), self.plan.rules
                 self._last_batch = now
                 if end["topics"] != start["topics"]:
                     self._last_event = now
@@ -206,9 +207,7 @@ class BatchPlanner:
         if noted:
             is_same = noted is draft.lineages and isinstance(start["logs"], str)
             end["logs"] = start["logs"] if is_same else text_of(noted)
-        if "now" in start:
-            end["now"] = start["now"]
-        return end
+        return end | {name: start[name] for name in ("now", "rules") if name in start}
 
     def _is_wanted(self, draft: BatchDraft, now: float) -> bool:
         """Return whether a batch is wanted even without a new event."""
@@ -245,7 +244,7 @@ class BatchPlanner:
             if (topic in always or start["tick"] != end["tick"] or end["topics"].get(topic) != begin.get(topic))
             # A repeated batch comes before the step back: it would not know copies of what is published.
             and (
-                topic not in self.plan.exactly_once
+                topic not in self.plan.topics_with_past
                 or topic in self._errors
                 or topic in cut  # it was made anew, and has no past
                 or self._restart_positions.has_begun(topic)
@@ -261,7 +260,8 @@ class BatchPlanner:
             starts, ends = begin.get(topic, {}), end["topics"].get(topic, {})
             parts += self._topic_parts(topic, starts, ends, expired.get(topic, []), is_complete)
         tasks = shared_out(parts, max(self.plan.tasks_max, self.plan.slots))
-        return [TaskRanges(task, self.plan.max_batch_bytes // len(tasks), end.get("now", 0.0)) for task in tasks]
+        most_bytes, now, rules = self.plan.max_batch_bytes, end.get("now", 0.0), end.get("rules", self.plan.rules)
+        return [TaskRanges(task, most_bytes // len(tasks), now, rules) for task in tasks]
 
     def _topic_parts(
         self, topic: str, starts: dict[str, int], ends: dict[str, int], expired: list[str], is_complete: bool

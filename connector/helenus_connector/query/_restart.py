@@ -51,9 +51,9 @@ class RestartPositions:
                 if topic not in plan.connectors or _is_before(begin.get(topic, {}), read_offsets)
             }
         topics = (partitions.keys() & plan.connectors.keys() & begin.keys()) - self._begun_topics
-        for topic in topics & plan.exactly_once.keys():
+        for topic in topics.intersection(plan.topics_with_past):
             self._step_into_past(plan, topic, begin[topic])
-        topics -= plan.exactly_once.keys()
+        topics = topics.difference(plan.topics_with_past)
         if not topics:
             return {}
         # Topics may join long after the start; their unconfirmed keys are nevertheless of an earlier run, or of another

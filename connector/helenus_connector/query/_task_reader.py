@@ -27,11 +27,13 @@ _FIELDS_BYTES = 16
 _new = tuple.__new__
 
 
-def read_parts(worker: WorkerSettings, task_ranges: TaskRanges) -> tuple[list[PartitionNote], dict[str, list[Event]]]:
+def read_parts(
+    worker: WorkerSettings, task_ranges: TaskRanges, has_transactions: bool = False
+) -> tuple[list[PartitionNote], dict[str, list[Event]]]:
     """Read one task's parts. Return notes of their partitions, and their events by topic, ordered within
-    a partition.
+    a partition. `has_transactions` is as of `choice.read`.
     """
-    task_events = _TaskEvents(task_ranges)
+    task_events = _TaskEvents(task_ranges, has_transactions)
     for data_loss in ("fail", "continue"):
         parts = [part for part in task_ranges.parts if part.data_loss == data_loss and part.error is None]
         ranges = [r for part in parts for r in part.ranges]
@@ -46,7 +48,8 @@ def read_parts(worker: WorkerSettings, task_ranges: TaskRanges) -> tuple[list[Pa
 class _TaskEvents:
     """The events of a task, which takes no more bytes than it may hold, and the notes of their partitions."""
 
-    def __init__(self, task_ranges: TaskRanges) -> None:
+    def __init__(self, task_ranges: TaskRanges, has_transactions: bool) -> None:
+        self._has_transactions = has_transactions
         self._remaining_bytes = task_ranges.most_bytes
         self._epochs = {(r.topic, r.partition): part.epoch for part in task_ranges.parts for r in part.ranges}
         self.by_topic: dict[str, list[Event]] = {topic: [] for topic, _ in self._epochs}
@@ -61,8 +64,9 @@ class _TaskEvents:
     def read(self, worker: WorkerSettings, ranges: Sequence[OffsetRange], data_loss: str) -> None:
         """Read ranges, until the task holds as many bytes as it may. What is left of them is held, and read next."""
         next_offsets = {(r.topic, r.partition): r.start for r in ranges}
+        reading = read(worker, ranges, data_loss, self._note_lost, self._note_failed, self._has_transactions)
         try:
-            with closing(read(worker, ranges, data_loss, self._note_lost, self._note_failed)) as chunks:
+            with closing(reading) as chunks:
                 for chunk in chunks:
                     events, size = events_of(chunk)
                     self.by_topic[events[0].topic] += events
@@ -123,7 +127,14 @@ def read_places(plan: QueryPlan, task_ranges: TaskRanges) -> Iterator[pa.RecordB
     for part in task_ranges.parts:
         for r in part.ranges:
             notes[r.partition] = PartitionNote(
-                r.topic, r.partition, r.start, part.epoch, error=part.error, now=task_ranges.now
+                r.topic,
+                r.partition,
+                r.start,
+                part.epoch,
+                error=part.error,
+                now=task_ranges.now,
+                rules=task_ranges.rules,
+                planned_end=r.end,
             )
             ranges += [r] if part.error is None else []
         if part.lost:
@@ -148,7 +159,9 @@ def read_places(plan: QueryPlan, task_ranges: TaskRanges) -> Iterator[pa.RecordB
     random.shuffle(ranges)
     copies = defaultdict[int, CopyFilter](CopyFilter)
     try:
-        with closing(read(plan.worker, ranges, task_ranges.parts[0].data_loss, note_lost, note_failed)) as chunks:
+        data_loss, has_transactions = task_ranges.parts[0].data_loss, bool(plan.exactly_once)
+        reading = read(plan.worker, ranges, data_loss, note_lost, note_failed, has_transactions)
+        with closing(reading) as chunks:
             for chunk in chunks:
                 number = chunk[0].partition()
                 for events in pack_events(copies[number].remove_copies(chunk)):

@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate, repeat
+from typing import Any
 
 import pyarrow as pa
 
@@ -30,8 +31,9 @@ class PartitionNote:
     In this batch only this task reads the partition: from `start` up to `planned_end`, as planned in `epoch` of its
     topic. `lost` counts events that the topic no longer has, `error` is why it cannot be read. With an `end` it was
     read only up to, not including, that offset: more would have been too many bytes. Up to `read` an earlier run has
-    read it. Only for an operator with state: `now` is the batch's time, s since the epoch, the same if the batch is
-    repeated, and `copies` counts by node what was left out as `CopyFilter` says.
+    read it. Only for an operator with state: `now` is the batch's time, s since the epoch, and `rules` are what the
+    operator goes by, both the same if the batch is repeated; `copies` counts by node what was left out as `CopyFilter`
+    says.
     """
 
     topic: str
@@ -42,6 +44,7 @@ class PartitionNote:
     error: HelenusError | None = None
     end: int | None = None
     now: float = 0.0
+    rules: Mapping[str, Any] = field(default_factory=dict)
     read: int = 0
     planned_end: int = 0
     copies: Mapping[str, int] = field(default_factory=dict)

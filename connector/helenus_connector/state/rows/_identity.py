@@ -23,7 +23,8 @@ class StateIdentity:
     events of each partition, among `slots` stores: Spark keeps that number with the checkpoint. `is_whole`: of each row
     that was there before, all columns are known, or `snapshot.mode=never` says that they are not to be. `proven`: the
     number of disturbances that each partition had when that was last so. The two are the `trusts_absence` and
-    `proven_up_to` of `TopicPartitionMerger`, under the names that the file has.
+    `proven_up_to` of `TopicPartitionMerger`, under the names that the file has. `name` tells it from one that begins
+    anew; files of before have none.
     """
 
     table: str
@@ -32,6 +33,7 @@ class StateIdentity:
     slots: int
     is_whole: bool = False
     proven: Mapping[int, int] = field(default_factory=dict)
+    name: str = ""
 
 
 def load_identity(checkpoint: Path) -> StateIdentity | None:
@@ -54,7 +56,8 @@ def load_identity(checkpoint: Path) -> StateIdentity | None:
         raise HelenusError(Kind.STATE, reason, str(checkpoint / "state"), advice(checkpoint))
     is_whole = fields.get("is_whole", False)
     proven = {int(partition): count for partition, count in fields.get("proven", {}).items()}
-    return StateIdentity(fields["table"], fields["topic"], tuple(fields["places"]), fields["slots"], is_whole, proven)
+    of = fields["table"], fields["topic"], tuple(fields["places"]), fields["slots"]
+    return StateIdentity(*of, is_whole, proven, fields.get("name", ""))
 
 
 def save_identity(checkpoint: Path, identity: StateIdentity) -> None:

@@ -2,9 +2,10 @@
 
     source → groupBy(place).transformWithStateInPandas(`RowsOperator`) → stage
 
-It reads no row. Its changes depend on its state, the events, the batch's time, the table's definition and the nodes'
-version alone, so that a repeated batch gives the same unless the table was altered, or the last node of Cassandra 3.x
-upgraded, meanwhile. Spark keeps the state with the checkpoint, and goes back to that of the batch before, if one fails.
+It reads no row. Its changes depend on its state, the events, the batch's time and rules, the table's definition and the
+nodes' version alone, so that a repeated batch gives the same unless the table was altered, or the last node of
+Cassandra 3.x upgraded, meanwhile. Spark keeps the state with the checkpoint, and goes back to that of the batch before,
+if one fails.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from __future__ import annotations
 import pickle
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass, field
 from typing import Any, NamedTuple
 
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle, TimerValues
@@ -55,26 +57,37 @@ class PlaceResult(NamedTuple):
     disturbances: int = 0
 
 
-class RowsOperator(StatefulProcessor):
-    """Takes rows of the source's `PLACED`, grouped by place. `table` gives the current table, given True as all nodes
-    have it; `patience_s`, `markers`, `trusts_absence`, `has_snapshots`, by partition `proven_up_to`, and what
-    `is_cassandra_3` gives, as of `TopicPartitionMerger`. Raises HelenusError for what must not be skipped: then the
-    batch fails, and is repeated as a whole.
+@dataclass(frozen=True)
+class MergeRules:
+    """What the merge of a batch goes by, as of `TopicPartitionMerger`; `proven_up_to` by partition. A batch has its
+    own, in its offset: so it is repeated by the same.
     """
 
-    def __init__(
-        self,
-        table: Callable[..., Table],
-        is_cassandra_3: Callable[[], bool],
-        patience_s: int,
-        markers: bool,
-        trusts_absence: bool,
-        proven_up_to: Mapping[int, int] | None = None,
-        has_snapshots: bool = True,
-    ) -> None:
+    patience_s: int
+    markers: bool
+    trusts_absence: bool
+    has_snapshots: bool = True
+    proven_up_to: Mapping[int, int] = field(default_factory=dict)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return them in JSON's types."""
+        return {**asdict(self), "proven_up_to": {str(number): count for number, count in self.proven_up_to.items()}}
+
+    @classmethod
+    def from_json(cls, fields: Mapping[str, Any]) -> MergeRules:
+        """Return the rules of these fields."""
+        proven_up_to = {int(number): count for number, count in fields["proven_up_to"].items()}
+        return cls(**{**fields, "proven_up_to": proven_up_to})
+
+
+class RowsOperator(StatefulProcessor):
+    """Takes rows of the source's `PLACED`, grouped by place. `table` gives the current table, given True as all nodes
+    have it; what `is_cassandra_3` gives is as of `TopicPartitionMerger`. Raises HelenusError for what must not be
+    skipped: then the batch fails, and is repeated as a whole.
+    """
+
+    def __init__(self, table: Callable[..., Table], is_cassandra_3: Callable[[], bool]) -> None:
         self._table, self._is_cassandra_3 = table, is_cassandra_3
-        self._merge_settings = patience_s, markers, trusts_absence, has_snapshots
-        self._proven_up_to = proven_up_to or {}
         self._store: Any = None
 
     def init(self, handle: StatefulProcessorHandle) -> None:
@@ -88,16 +101,15 @@ class RowsOperator(StatefulProcessor):
         (first_note, *_), table = notes, self._table()
         store = Pages(self._store)
         table_fields = table, KeyCodec(table), store, first_note.partition, table.gc_grace_s
-        proven_up_to = self._proven_up_to.get(first_note.partition, 0)
-        patience_s, markers, trusts_absence, has_snapshots = self._merge_settings
+        rules = MergeRules.from_json(first_note.rules)
         merger = TopicPartitionMerger(
             *table_fields,
-            patience_s,
-            markers,
-            trusts_absence,
+            rules.patience_s,
+            rules.markers,
+            rules.trusts_absence,
             lambda: self._table(True).id,
-            proven_up_to,
-            has_snapshots=has_snapshots,
+            rules.proven_up_to.get(first_note.partition, 0),
+            has_snapshots=rules.has_snapshots,
             is_cassandra_3=self._is_cassandra_3(),
         )
         later_notes: list[PartitionNote] = []

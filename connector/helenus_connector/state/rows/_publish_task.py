@@ -13,6 +13,8 @@ from helenus_connector.cassandra_rows.table_definition import read_definition
 from helenus_connector.config.connector import ConnectorSettings
 from helenus_connector.control.fences import enter
 from helenus_connector.control.plan import QueryPlan
+from helenus_connector.interfaces.merged_change import GapEvent
+from helenus_connector.journal.batch_marks import MarkedBatch, PartTransaction
 from helenus_connector.log.choice import event_schemas
 from helenus_connector.pipeline.batch_outcome import BatchOutcome
 from helenus_connector.pipeline.merged_stage import FLUSH_TIMEOUT_S, MergedStage
@@ -26,6 +28,7 @@ from helenus_schemas.cql.table import Table
 from helenus_schemas.service import logs
 from helenus_schemas.service.cassandra import is_cassandra_3
 from helenus_schemas.service.failpoints import reach
+from helenus_sinks.kafka.owned_log import OwnedKafkaLog
 
 DONE = "done binary"
 
@@ -71,14 +74,14 @@ class _LastDefinition:
 
 
 def publish(
-    plan: QueryPlan, settings: ConnectorSettings
+    plan: QueryPlan, settings: ConnectorSettings, marked: MarkedBatch | None = None
 ) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """Return the function for `mapInArrow`, for a plan of this one table."""
-    return partial(_publish, plan, settings)
+    """Return the function for `mapInArrow`, for a plan of this one table. A `marked` batch is published once."""
+    return partial(_publish, plan, settings, marked)
 
 
 def _publish(
-    plan: QueryPlan, settings: ConnectorSettings, batches: Iterator[pa.RecordBatch]
+    plan: QueryPlan, settings: ConnectorSettings, marked: MarkedBatch | None, batches: Iterator[pa.RecordBatch]
 ) -> Iterator[pa.RecordBatch]:
     worker_process.end_with_parent()
     logs.follow(plan.logging)
@@ -87,25 +90,30 @@ def _publish(
     with enter(plan.checkpoint, plan.start):
         stage: MergedStage | None = None
         place_results: list[PlaceResult] = []
+        ends: dict[int, int] = {}
+        is_published = False
         lost = 0
         try:
             for batch in batches:
                 for row in batch.to_pylist():
                     if stage is None:
-                        stage = stage_of(plan, settings)
+                        stage = stage_of(plan, settings, marked is not None)
                         stage.begin(CurrentTable(settings)())
                     notes: list[PartitionNote] = pickle.loads(row["notes"]) if row["notes"] is not None else []
                     lost += sum(note.lost for note in notes)
+                    for note in notes:  # which come before the changes of their partition
+                        is_published = marked is not None and note.partition in marked.published
+                        if not is_published:
+                            ends[note.partition] = note.planned_end
                     for merged in unpack_changes(row["merged"]) if row["merged"] is not None else ():
-                        stage.take(merged)
+                        if not is_published or isinstance(merged, GapEvent):  # of which the driver does not know yet
+                            stage.take(merged)
                     if row["ended"] is not None:
                         place_results.append(pickle.loads(row["ended"]))
             if stage is not None:
                 stage.check({column for place_result in place_results for column in place_result.columns})
                 reach("state.before-flush")
-                outcome = stage.end()
-                if (events_log := worker_process.used_events_log(plan.worker)) is not None:
-                    events_log.flush(FLUSH_TIMEOUT_S)
+                outcome = _end(stage, marked, ends, plan)
                 reach("state.after-flush")
                 result = PublishResult(outcome, place_results)
         finally:
@@ -121,6 +129,24 @@ def _publish(
     freeze(("state", worker_process.count("stage")))
 
 
+def _end(stage: MergedStage, marked: MarkedBatch | None, ends: dict[int, int], plan: QueryPlan) -> BatchOutcome:
+    """End a task's part of a batch, of partitions that end at `ends`. Return its outcome once the broker has all of it:
+    of a `marked` batch in one transaction.
+    """
+    if marked is None:
+        outcome = stage.end()
+        if (events_log := worker_process.used_events_log(plan.worker)) is not None:
+            events_log.flush(FLUSH_TIMEOUT_S)
+        return outcome
+    log, settings = stage.log, stage.settings
+    assert isinstance(log, OwnedKafkaLog), "without fenced writers nothing is published exactly once"
+    outcome = stage.end(log.deliver)
+    if ends:
+        log.deliver(FLUSH_TIMEOUT_S)  # the events
+        PartTransaction(log, settings.name, settings.events, marked, ends).commit(FLUSH_TIMEOUT_S)
+    return outcome
+
+
 def _count(outcome: BatchOutcome, place_results: list[PlaceResult]) -> None:
     """Count what became of the events, each in one way: the stage counts records, of which an event may have many or
     none.
@@ -133,16 +159,16 @@ def _count(outcome: BatchOutcome, place_results: list[PlaceResult]) -> None:
     outcome.published = outcome.read - unpublished
 
 
-def stage_of(plan: QueryPlan, settings: ConnectorSettings) -> MergedStage:
-    """Return this process's stage for the table."""
+def stage_of(plan: QueryPlan, settings: ConnectorSettings, is_once: bool = False) -> MergedStage:
+    """Return this process's stage for the table. With `is_once` its events are in the transaction of its records."""
     log = worker_process.data_log_for(plan, settings)
+    append = partial(log.append, settings.events) if is_once else partial(_append, plan, settings)
 
     def make(parts: StageParts) -> MergedStage:
-        append = partial(_append, plan, settings)
         return MergedStage(settings, parts.session, log, append, parts.directory, parts.registered)
 
     stage = worker_process.stage_for(plan, settings, 0, make)
-    stage.log = log
+    stage.log, stage.append = log, append
     return stage
 
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import pickle
+import secrets
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import closing
@@ -30,6 +31,8 @@ from helenus_connector.control.fences import fence
 from helenus_connector.control.plan import QueryPlan
 from helenus_connector.control.status import Task
 from helenus_connector.control.topic_ownership import TopicOwnership
+from helenus_connector.journal.batch_marks import BatchMarks, read_marks
+from helenus_connector.journal.support import NOT_FENCED, not_supported, obstacle
 from helenus_connector.log.choice import planner
 from helenus_connector.log.events import behind, ends
 from helenus_connector.query.batch_metrics import GapLog, count_outcome, note_failed_attempt
@@ -40,7 +43,7 @@ from helenus_connector.query.spark_session import settled_task_slots
 from helenus_connector.snapshot.snapshots import Snapshots
 from helenus_connector.state.rows import _identity
 from helenus_connector.state.rows._identity import StateIdentity
-from helenus_connector.state.rows._operator import OUTPUT, PlaceResult, RowsOperator
+from helenus_connector.state.rows._operator import OUTPUT, MergeRules, PlaceResult, RowsOperator
 from helenus_connector.state.rows._publish_task import DONE, CurrentTable, PublishResult, publish
 from helenus_connector.state.store.rocksdb import measure_state, new_session
 from helenus_schemas.errors import HelenusError, Kind, error_in
@@ -89,6 +92,8 @@ class RowsQuery(QueryRunner):
         self._disturbances: dict[int, int] = {}
         self._disturbed_at = 0.0
         self._disturbances_at_snapshot: dict[int, int] = {}
+        self._has_warned = False
+        self._state_begun_at_last = ""
 
     @property
     def is_running(self) -> bool:
@@ -154,8 +159,16 @@ class RowsQuery(QueryRunner):
         self._ownership.begin_run(identity.slots)
         for error in self._ownership.claim([task], identity.slots, self._stopping.is_set).values():
             raise error
+        marks = self._read_marks(task, identity)
         self._disturbances_at_snapshot = dict(identity.proven)
         settings = task.settings
+        rules = MergeRules(
+            patience_s=-(-settings.settle_min_age_ms // 1000),
+            markers=settings.markers,
+            trusts_absence=identity.is_whole,
+            has_snapshots=settings.snapshot_mode != "never",
+            proven_up_to=identity.proven,
+        )
         self._plan = plan = QueryPlan(
             self._worker,
             {settings.events: settings},
@@ -166,15 +179,42 @@ class RowsQuery(QueryRunner):
             tables={settings.events: 0},
             places=identity.places,
             owner=self._ownership.owner,
+            exactly_once={} if marks is None else {settings.events: {}},
+            rules=rules.to_json(),
         )
         plan.save()
         replace(plan.due_file, repr(time.time()).encode())  # what expired meanwhile
-        query = self.begin_in_turn(partial(self._start_stream, spark, plan, task, identity))
+        query = self.begin_in_turn(partial(self._start_stream, spark, plan, task, marks))
         if query is None:
             return
         _log.info("query.started", group=self._group, state="rows")
         self._query, self._identity = query, identity
         self.watch(query)
+
+    def _read_marks(self, task: Task, identity: StateIdentity) -> BatchMarks | None:
+        """Return which parts of the batch that is repeated are published, None if the table is not published exactly
+        once. Raises HelenusError CONFIG if that is required, and can't be; and as `read_marks`.
+        """
+        settings = task.settings
+        if settings.exactly_once_support == "disabled":
+            return None
+        reason = obstacle(self._worker, settings) or (NOT_FENCED if self._ownership.owner is None else "")
+        labels = {"connector": task.connector, "table": task.table}
+        if reason:
+            if settings.exactly_once_support == "required":
+                raise not_supported(settings, reason)
+            if not self._has_warned:
+                self._has_warned = True
+                does = "records of a batch that is done again are repeated"
+                _log.warning("exactly_once.not_supported", **labels, reason=reason, does=does)
+            return None
+        of_topic = task.connector, task.events, len(identity.places)
+        marks = read_marks(self._worker, *of_topic, identity.name, self.checkpoint)
+        if marks.former_state is not None and self._state_begun_at_last != identity.name:
+            reason = "the state that was published last is gone: rows are learned from events and a snapshot"
+            _log.warning("state.begun_anew", **labels, reason=reason, does="records that were published come again")
+        self._state_begun_at_last = identity.name
+        return marks
 
     def _advance_proof(self, task: Task, identity: StateIdentity) -> bool:
         """Take the next step to proven rows, where they are not. Return whether all are proven from now on.
@@ -230,6 +270,7 @@ class RowsQuery(QueryRunner):
                 slots,
                 # Then a row of before counts as one that was not there: nothing is read to learn more of it.
                 is_whole=task.settings.snapshot_mode == "never",
+                name=secrets.token_hex(8),
             )
             self._snapshots.renew(task)
             _identity.save_identity(checkpoint, identity)
@@ -238,33 +279,25 @@ class RowsQuery(QueryRunner):
                 reason = "snapshot.mode=never: a record of a row of before has only what was written since"
                 _log.warning("state.rows_unknown", **labels, reason=reason, advice="helenus-connector snapshot")
         _identity.check_identity(identity, task.table, topic, partitions, checkpoint)
+        if not identity.name:
+            identity = dataclasses.replace(identity, name=secrets.token_hex(8))
+            _identity.save_identity(checkpoint, identity)
         if identity.is_whole and not self._snapshots.has_all(task):
             identity = dataclasses.replace(identity, is_whole=False)
             _identity.save_identity(checkpoint, identity)
         return identity
 
-    def _start_stream(self, spark: Any, plan: QueryPlan, task: Task, identity: StateIdentity) -> Any:
-        session = new_session(spark, identity.slots)
+    def _start_stream(self, spark: Any, plan: QueryPlan, task: Task, marks: BatchMarks | None) -> Any:
+        session = new_session(spark, plan.slots)
         session.dataSource.register(EventsSource)
         source = session.readStream.format("helenus-events").option("plan", str(plan.file)).option("placed", "true")
-        patience_s = -(-task.settings.settle_min_age_ms // 1000)
-        has_snapshots = task.settings.snapshot_mode != "never"
         current_table = CurrentTable(task.settings)
-        operator = RowsOperator(
-            current_table,
-            current_table.is_cassandra_3,
-            patience_s,
-            task.settings.markers,
-            identity.is_whole,
-            dict(identity.proven),
-            has_snapshots,
-        )
+        operator = RowsOperator(current_table, current_table.is_cassandra_3)
         merged = source.load().groupBy("place").transformWithStateInPandas(operator, OUTPUT, "Append", "None")
-
-        process = partial(self._process, plan, task)
+        process = partial(self._process, plan, task, marks)
         return self.start_stream(spark, f"helenus-{self._group}", merged, self._worker.batch_interval_ms, process)
 
-    def _process(self, plan: QueryPlan, task: Task, batch: MicroBatch) -> None:
+    def _process(self, plan: QueryPlan, task: Task, marks: BatchMarks | None, batch: MicroBatch) -> None:
         reach("state.before-job")
         started_at = time.monotonic()
         for error in self._ownership.claim(
@@ -273,7 +306,8 @@ class RowsQuery(QueryRunner):
             raise error
         self._connectors.note_written_topics(self._group, [task.data])
         try:
-            rows = batch.frame.mapInArrow(publish(plan, task.settings), DONE).collect()
+            marked = None if marks is None else marks.batch(batch.number)
+            rows = batch.frame.mapInArrow(publish(plan, task.settings, marked), DONE).collect()
         except PySparkException as failure:
             raise error_in(str(failure)) or failure from None
         self._apply_results(plan, task, [pickle.loads(row.done) for row in rows])
