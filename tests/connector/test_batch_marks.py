@@ -9,7 +9,6 @@ import pytest
 from helenus_connector.journal._positions import BatchMark, GroupPosition, _position, to_mark
 from helenus_connector.journal.batch_marks import BatchMarks, MarkedBatch, find_marks
 from helenus_connector.state.rows._operator import MergeRules
-from helenus_schemas.errors import HelenusError, Kind
 
 STATE, TOPIC = "5ba1", "events-ks.t"
 
@@ -23,13 +22,14 @@ def checkpoint(tmp_path: Path, planned: int, done: int) -> Path:
     return tmp_path
 
 
-def marked(**batches: int) -> dict[str, GroupPosition]:
+def marked(**batches: int) -> dict[str, dict[str, GroupPosition]]:
     """Positions of partitions, `p0` and so on, each with the mark of a batch."""
-    return {name[1:]: GroupPosition(100, 0, 1, mark=BatchMark(STATE, batch)) for name, batch in batches.items()}
+    marks = {name[1:]: BatchMark(STATE, batch) for name, batch in batches.items()}
+    return {TOPIC: {number: GroupPosition(100, 0, 1, mark=mark) for number, mark in marks.items()}}
 
 
 def test_a_mark_is_read_as_it_was_committed() -> None:
-    (committed,) = to_mark(TOPIC, {3: 17}, BatchMark(STATE, 41))
+    (committed,) = to_mark({(TOPIC, 3): 17}, BatchMark(STATE, 41))
     assert (committed.topic, committed.partition, committed.offset) == (TOPIC, 3, 17)
     position = _position(committed.offset, committed.metadata)
     assert position.mark == BatchMark(STATE, 41)
@@ -45,7 +45,7 @@ def test_positions_of_others_have_no_mark(metadata: str) -> None:
 
 def test_of_a_repeated_batch_the_parts_that_are_marked_are_left_out(tmp_path: Path) -> None:
     marks = find_marks(marked(p0=7, p1=6, p2=7), STATE, checkpoint(tmp_path, planned=7, done=6))
-    assert marks.batch(7) == MarkedBatch(STATE, 7, frozenset({0, 2}))
+    assert marks.batch(7) == MarkedBatch(STATE, 7, frozenset({(TOPIC, 0), (TOPIC, 2)}))
     assert marks.batch(8) == MarkedBatch(STATE, 8)
 
 
@@ -54,13 +54,10 @@ def test_of_a_batch_that_is_done_nothing_is_left_out(tmp_path: Path) -> None:
     assert marks.batch(8) == MarkedBatch(STATE, 8)
 
 
-def test_a_state_that_is_older_than_its_marks_is_refused(tmp_path: Path) -> None:
+def test_a_state_that_is_older_than_its_marks_is_known(tmp_path: Path) -> None:
     """As of a copy that was restored: its next batch would be another one than was published under that number."""
-    with pytest.raises(HelenusError) as raised:
-        find_marks(marked(p0=8, p1=7), STATE, checkpoint(tmp_path, planned=7, done=7))
-    assert raised.value.kind is Kind.STATE
-    assert "batch 8 was published, and the checkpoint's last one is 7" in str(raised.value)
-    assert "delete it" in raised.value.advice
+    assert find_marks(marked(p0=8, p1=7), STATE, checkpoint(tmp_path / "a", planned=7, done=7)).newest == 8
+    assert find_marks(marked(p0=8, p1=7), STATE, checkpoint(tmp_path / "b", planned=8, done=7)).newest is None
 
 
 def test_a_state_that_begins_says_which_one_was_before(tmp_path: Path) -> None:

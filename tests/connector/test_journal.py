@@ -392,8 +392,10 @@ PULSAR = {"pulsar.service.url": "pulsar://h:1"}
         ({"fence.writers": "false"}, {}, "fence.writers=true"),
         ({"log": "pulsar", **PULSAR}, {}, "Kafka's transactions"),
         ({"data.log": "pulsar", **PULSAR}, {}, "Kafka's transactions"),
-        ({}, {"state": "keys"}, "state=keys"),
-        ({"spark.master": "yarn"}, {}, "spark.master=local"),
+        ({}, {"state": "keys"}, ""),
+        ({}, {"state": "rows", "query.group": "own"}, ""),
+        ({"spark.master": "yarn"}, {"state": "keys"}, "spark.master=local"),
+        ({"spark.master": "yarn"}, {"state": "rows", "query.group": "own"}, ""),
     ],
 )
 def test_what_publishes_exactly_once(
@@ -402,12 +404,6 @@ def test_what_publishes_exactly_once(
     properties = {"bootstrap.servers": "h:1", "checkpoint.dir": str(tmp_path), **worker}
     table_properties = {"name": "t", "keyspace": "ks", "table": "t", "output.format": "json", **connector}
     settings = ConnectorSettings.from_properties(table_properties, "t")
-    assert reason in obstacle(WorkerSettings.from_properties(properties, "worker"), settings)
-
-
-@pytest.mark.parametrize("support", ["disabled", "requested"])
-def test_a_state_of_rows_says_that_it_is_not_published_exactly_once(support: str) -> None:
-    properties = {"name": "t", "keyspace": "ks", "table": "t", "output.format": "json", "state": "rows"}
-    properties |= {"query.group": "own", "exactly.once.support": support}
-    warnings = ConnectorSettings.from_properties(properties, "t").warnings
-    assert any("exactly.once.support does not count" in warning for warning in warnings) == (support == "requested")
+    found = obstacle(WorkerSettings.from_properties(properties, "worker"), settings)
+    assert reason in found
+    assert bool(found) == bool(reason)

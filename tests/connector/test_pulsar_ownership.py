@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
+from helenus_connector.config.state import marker_topic
 from helenus_connector.config.worker import WorkerSettings
 from helenus_connector.control import topic_ownership
 from helenus_connector.control.plan import QueryPlan
@@ -76,8 +77,8 @@ def worker(tmp_path: Path, **more: str) -> WorkerSettings:
 
 
 def task(table: str, markers: bool = True) -> Any:
-    settings = SimpleNamespace(markers=markers)
-    return SimpleNamespace(connector="c", events=f"events-{table}", data=f"data-{table}", settings=settings)
+    data_topics = [f"data-{table}"] if markers else [f"data-{table}", marker_topic(f"data-{table}")]
+    return SimpleNamespace(connector="c", events=f"events-{table}", data=data_topics[0], data_topics=data_topics)
 
 
 def started(tmp_path: Path, *tasks: Any) -> TopicOwnership:

@@ -207,6 +207,36 @@ def test_a_time_that_one_column_outlives_is_not_forgotten() -> None:
     assert index_reports(store, (), 50).requested_keys
 
 
+def test_nothing_is_requested_before_all_records_of_before_are_known() -> None:
+    """An index that is learned anew: the null of an expired key, and of a deleted one, comes later in the topic."""
+    store = DictStore()
+    expired, deleted, left = name(0, 1), name(1, 2), name(1, 3)
+    marker = KeyReport(deleted[0], deleted[0], encode_offset(3), scope="partition")
+    records = [KeyReport(*key, encode_offset(offset), True, None) for offset, key in enumerate((deleted, left))]
+    index = KeyIndex(store, 100, within)
+    index.take([*records, KeyReport(*expired, encode_offset(2), True, 50), marker], is_behind=True)
+    assert not index.requested_keys
+    assert index.counts.pending_markers == 1
+    nulls = [KeyReport(*key, encode_offset(offset)) for offset, key in enumerate((expired, deleted), 4)]
+    index = index_reports(store, nulls, 110)
+    assert index.requested_keys.keys() == {left[1]}, "what has no null by then"
+    assert not index_reports(store, (), 111).requested_keys
+
+
+def test_markers_that_wait_for_records_are_not_kept_without_end() -> None:
+    store = DictStore()
+    group, key = name(0, 1)
+    index_reports(store, [KeyReport(group, key, encode_offset(0), True)], 0)
+    markers = [KeyReport(b"\1", b"\1", encode_offset(n), scope="partition") for n in range(1, 10_001)]
+    index = KeyIndex(store, 1, within)
+    index.take(markers, is_behind=True)
+    assert index.counts.pending_markers == 10_000
+    index = KeyIndex(store, 2, within)
+    index.take([KeyReport(group, group, encode_offset(10_001), scope="partition")], is_behind=True)
+    assert index.counts.pending_markers == 0
+    assert index.requested_keys.keys() == {key}
+
+
 def test_pages_of_version_1_are_read() -> None:
     """Never change these bytes: they lie in checkpoints."""
     store = DictStore()

@@ -64,6 +64,26 @@ def test_markers_wait_for_the_data_that_was_there_before_them(tmp_path: Path, mo
     assert offsets["topics"] == {"markers": {"0": 1, "1": 1}, "data": {"0": 2_500, "1": 40}}
 
 
+def test_partitions_are_behind_until_what_was_there_before_the_run_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What comes later does not count: a table that is always written would be behind for ever."""
+    ends = {"data": {"0": 2_500, "1": 40}}
+    made = reader(tmp_path, monkeypatch, ends)
+    offsets = made.latestOffset(made.initialOffset(), made.getDefaultReadLimit())
+    assert offsets["behind"] == {"data": ["0"]}
+    assert {share.behind["data"][0] for share in made.partitions(made.initialOffset(), offsets)} == {"0"}  # type: ignore[attr-defined]
+    behind = 1
+    while "behind" in offsets:
+        ends["data"]["0"] += 900
+        before, offsets = offsets, made.latestOffset(offsets, made.getDefaultReadLimit())
+        behind += 1
+    assert before["topics"]["data"]["0"] < 2_500 <= offsets["topics"]["data"]["0"] < ends["data"]["0"]
+    assert behind < 6
+    again = reader(tmp_path, monkeypatch, {"data": {"0": 9, "1": 40}})
+    assert again.partitions(before, offsets)[0].behind == {}, "a repeated batch goes by its offset"  # type: ignore[attr-defined]
+
+
 def test_markers_wait_while_the_data_topic_has_no_leader(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made = reader(tmp_path, monkeypatch, {"markers": {"0": 5}, "data": {"0": 10}})
     monkeypatch.setattr(

@@ -18,7 +18,15 @@ from integration.pipeline import Command, Pipeline, free_port, script, write_pro
 from integration.relay import Relay
 from integration.test_many_connectors import Rest
 from integration.worker_faults import WorkerFaults
-from integration.write_log import Counts, WriteLog, each_change_once, each_once, last_differing, read_counts
+from integration.write_log import (
+    Counts,
+    WriteLog,
+    each_change_once,
+    each_once,
+    last_differing,
+    nulls_again,
+    read_counts,
+)
 from patience import eventually
 
 from helenus_schemas.settings.properties import read_properties
@@ -30,9 +38,10 @@ from helenus_stack.status import Status
 
 pytestmark = pytest.mark.integration
 
-WRITTEN, READ, PASSING, MERGED = TABLES = ("once.written", "once.read", "once.passing", "once.merged")
-"""Tables of which a record is a change; the row as it is read; a row that now and then expires or is deleted; and a
-change with the row before it, which Spark keeps.
+TABLES = ("once.written", "once.read", "once.passing", "once.merged", "once.keyed")
+WRITTEN, READ, PASSING, MERGED, KEYED = TABLES
+"""Tables of which a record is a change; the row as it is read; a row that now and then expires or is deleted; a change
+with the row before it, which Spark keeps; and a row that has a null when it expires, as Spark keeps the keys.
 """
 OTHER = "once.other"
 KEYS = 200
@@ -52,7 +61,7 @@ STATE = {
     "state": "rows",
     "query.group": "m",
 }
-OWN = {WRITTEN: ENVELOPES, MERGED: STATE}
+OWN = {WRITTEN: ENVELOPES, MERGED: STATE, KEYED: {**ROWS, "state": "keys", "headers": "digest,expires"}}
 LONG_FAULTS, LONG_WRITES = 50, 100_000
 SEED = int(os.environ.get("HELENUS_SEED", time.time_ns() % 10**6))
 NOT_SUPPORTED = "exactly_once.not_supported"
@@ -126,7 +135,7 @@ def first_keys() -> Iterator[int]:
 def writes(session: Any, pipeline: Pipeline, first_keys: Iterator[int]) -> WriteLog:
     """To keys that no other test has: what one of them finds is nothing that another one left."""
     first_key = next(first_keys)
-    return WriteLog(session, TABLES, range(first_key, first_key + KEYS), RATE, passing=[PASSING])
+    return WriteLog(session, TABLES, range(first_key, first_key + KEYS), RATE, passing=[PASSING, KEYED])
 
 
 @contextmanager
@@ -165,6 +174,8 @@ def wait_worker_quiet(
             return False
         metrics = ("helenus_connector_keys_unconfirmed", "helenus_connector_gate_waiting_events")
         waiting = sum(running.total(metric) for metric in metrics)
+        if KEYED in tables:  # what is to expire
+            waiting += running.total("helenus_connector_state_waiting", connector=KEYED.replace(".", "-"))
         return not waiting and all(group_offsets(brokers, group(t), f"events-{t}") == ends[t] for t in tables)
 
     eventually(is_quiet, lambda: f"all is published; the worker's log ends:\n{tail()}", every=2)
@@ -184,9 +195,11 @@ def check_records(pipeline: Pipeline, writes: WriteLog, session: Any, has_state:
         counts = read_topic(pipeline, table, writes.keys)
         rows = {row.k: row.n for row in session.execute(f"SELECT k, n FROM {table}") if row.k in writes.keys}
         errors[table] = last_differing(counts, rows, writes.gone[table])
-        if table in (READ, PASSING):
-            errors[table] += each_change_once(counts, table == PASSING)
-        elif table == WRITTEN or has_state:
+        if table == KEYED:
+            errors[table] = [*last_differing(counts, rows, ()), *nulls_again(counts)]
+        if table in (READ, PASSING, KEYED):
+            errors[table] += each_change_once(counts, table != READ)
+        if table == WRITTEN or (table == MERGED and has_state):
             errors[table] += each_once(counts, writes.written[table])
     assert not any(errors.values()), "".join(
         f"\n{table}: {len(of_table)} errors\n" + "\n".join(of_table[:8]) for table, of_table in errors.items()

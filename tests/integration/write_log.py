@@ -188,6 +188,16 @@ def each_change_once(counts: Counts, has_deletes: bool = False) -> list[str]:
     return errors
 
 
+def nulls_again(counts: Counts) -> list[str]:
+    """The nulls of no change that follow another null: a read that was requested of an expired row, twice."""
+    return [
+        f"key {key}: record {index} is null, of no change, after another null"
+        for key, records in sorted(counts.items())
+        for index, record in enumerate(records)
+        if index and record == CountRecord(None, None) and records[index - 1].n is None
+    ]
+
+
 def last_differing(counts: Counts, rows: dict[int, int], gone: Collection[int]) -> list[str]:
     """The keys whose last record is not their row. Of those that are `gone`, by a TTL too, it may be the last one."""
     errors = []

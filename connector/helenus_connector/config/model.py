@@ -78,7 +78,7 @@ class Model:
 
 def _exactly_once(properties: Mapping[str, str], source: str, group: str) -> Mapping[str, str]:
     """Return the properties of a connector whose positions and waiting changes are with the brokers: another worker of
-    the group finds them there. Raises ConfigError.
+    the group finds them there, and learns keys from the data topic. Raises ConfigError.
     """
     key, state = "exactly.once.support", properties.get("state", "none").strip()
     if f"helenus-{properties.get('name', '')}" == group:
@@ -87,7 +87,7 @@ def _exactly_once(properties: Mapping[str, str], source: str, group: str) -> Map
     if properties.get(key, "required").strip() == "disabled":
         problem = "workers of a group (group.id) publish exactly once: leave it out"
         raise ConfigError([Problem(source, key, "disabled", problem)])
-    if state != "none":
+    if state == "rows":
         problem = "another worker of the group (group.id) would not have it: run this connector in a worker without one"
         raise ConfigError([Problem(source, "state", state, problem)])
     return {**properties, key: "required"}

@@ -11,6 +11,7 @@ from typing import Literal
 import structlog
 
 from helenus_connector.config.connector import ConnectorSettings
+from helenus_connector.config.state import marker_topic
 from helenus_connector.control.backoff import pause
 from helenus_schemas.errors import Action, HelenusError, Kind
 
@@ -101,6 +102,11 @@ class Task:
     def data(self) -> str:
         """Return the topic that is written."""
         return self.settings.data
+
+    @property
+    def data_topics(self) -> list[str]:
+        """Return all topics that are written but for those of dead letters, which connectors may share."""
+        return [self.data] if self.settings.markers else [self.data, marker_topic(self.data)]
 
     @cached_property
     def labels(self) -> tuple[str, str, str]:

@@ -19,9 +19,7 @@ from typing import Protocol
 
 import structlog
 
-from helenus_connector.config.state import marker_topic
 from helenus_connector.config.worker import WorkerSettings
-from helenus_connector.control.status import Task
 from helenus_connector.log.choice import claim_epochs, next_epochs
 from helenus_schemas.errors import HelenusError, Kind
 from helenus_sinks.kafka.owned_log import not_owner
@@ -52,6 +50,21 @@ class Claimed:
     errors: dict[str, HelenusError] = field(default_factory=dict)
 
 
+class Written(Protocol):
+    """Records that are to be owned: those that a connector makes of the topic `events`, and writes to `data_topics`, of
+    which `data` is the first. A `Task` has them.
+    """
+
+    @property
+    def connector(self) -> str: ...
+    @property
+    def events(self) -> str: ...
+    @property
+    def data(self) -> str: ...
+    @property
+    def data_topics(self) -> list[str]: ...
+
+
 class _Ownership(Protocol):
     """One query's ownership with brokers of a kind. `had` are the events topics that an earlier claim got."""
 
@@ -64,7 +77,7 @@ class _Ownership(Protocol):
     def needs_claims(self, slots: int) -> bool:
         """Return whether all has to be claimed again, since Spark runs so many tasks at once now."""
 
-    def claim(self, tasks: Sequence[Task], had: Collection[str], stopping: Stopping) -> Claimed:
+    def claim(self, tasks: Sequence[Written], had: Collection[str], stopping: Stopping) -> Claimed:
         """Own the records of tasks. Raises HelenusError BROKER_UNREACHABLE, and Unavailable."""
 
 
@@ -100,7 +113,9 @@ class TopicOwnership:
             self._brokers.begin_run(self._run_count, slots, who)
             self._is_fenced = True
 
-    def claim(self, tasks: Iterable[Task], slots: int, stopping: Stopping = lambda: False) -> dict[str, HelenusError]:
+    def claim(
+        self, tasks: Iterable[Written], slots: int, stopping: Stopping = lambda: False
+    ) -> dict[str, HelenusError]:
         """Own the records of running tasks. Returns by events topic the errors of those that can't run now: another
         worker has their records, or the topic is gone. Raises HelenusError BROKER_UNREACHABLE, soon if it is
         `stopping`.
@@ -169,7 +184,7 @@ class _KafkaOwnership:
         self.owner = replace(self.owner, producers=_producers(slots))  # executors joined
         return True
 
-    def claim(self, tasks: Sequence[Task], had: Collection[str], stopping: Stopping) -> Claimed:
+    def claim(self, tasks: Sequence[Written], had: Collection[str], stopping: Stopping) -> Claimed:
         claimed = [Made(task.connector, task.events) for task in tasks]
         expected = {made: f"{self._runs}-" for made in claimed if made.topic in had}
         with _one_claim:
@@ -207,7 +222,7 @@ class _PulsarOwnership:
     def needs_claims(self, slots: int) -> bool:  # noqa: ARG002
         return False
 
-    def claim(self, tasks: Sequence[Task], had: Collection[str], stopping: Stopping) -> Claimed:
+    def claim(self, tasks: Sequence[Written], had: Collection[str], stopping: Stopping) -> Claimed:
         # 1. Whoever had a topic that this worker did not have: its first epoch here is higher.
         new = [task for task in tasks if task.events not in had]
         next_of = next_epochs(self._worker, [task.data for task in new], stopping) if new else {}
@@ -219,10 +234,10 @@ class _PulsarOwnership:
             if begun and begun != since(self._first_epochs.get(task.events, 0)):  # not by a claim that failed halfway
                 former[task.events] = task.connector, begun
             self._first_epochs[task.events] = first_epoch(now_ms, secrets.randbits(32), next_epoch)
-            self._proven.difference_update(_data_topics(task))
+            self._proven.difference_update(task.data_topics)
         # 2. The run's epochs: those of earlier runs of this worker are lower, those of workers that took over are not.
         epochs = {task.events: run_epoch(self._first_epochs[task.events], self._run) for task in tasks}
-        topics = {topic: task.events for task in tasks for topic in _data_topics(task)}
+        topics = {topic: task.events for task in tasks for topic in task.data_topics}
         wanted = {topic: epochs[events] for topic, events in topics.items()}
         refused = claim_epochs(self._worker, wanted, self._proven, stopping)
         errors = {topics[topic]: error for topic, error in refused.items()}
@@ -231,10 +246,6 @@ class _PulsarOwnership:
         owned = {events: epoch for events, epoch in epochs.items() if events not in errors}
         self.owner = replace(self.owner, epochs={**self.owner.epochs, **owned})
         return Claimed({who for events, who in former.items() if events not in errors}, errors)
-
-
-def _data_topics(task: Task) -> list[str]:
-    return [task.data] if task.settings.markers else [task.data, marker_topic(task.data)]
 
 
 def _brokers(worker: WorkerSettings, group: str, term: str) -> _Ownership | None:

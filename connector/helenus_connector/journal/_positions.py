@@ -57,10 +57,10 @@ def to_commit(topic: str, positions: Mapping[int, tuple[int, int]], epoch: int) 
     ]
 
 
-def to_mark(topic: str, ends: Mapping[int, int], mark: BatchMark) -> list[TopicPartition]:
-    """Return the ends of a batch, by partition, as they are committed in its transaction."""
+def to_mark(ends: Mapping[tuple[str, int], int], mark: BatchMark) -> list[TopicPartition]:
+    """Return the ends of a batch, by topic and partition, as they are committed in its transaction."""
     note = _to_text({"epoch": 0, "at": int(time.time() * 1000), **mark._asdict()})
-    return [TopicPartition(topic, partition, offset, note) for partition, offset in ends.items()]
+    return [TopicPartition(topic, partition, offset, note) for (topic, partition), offset in ends.items()]
 
 
 def to_commit_again(topic: str, positions: Mapping[str, GroupPosition]) -> list[TopicPartition]:

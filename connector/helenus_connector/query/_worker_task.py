@@ -119,7 +119,7 @@ def _run_parts(
     version_requests: dict[int, Any] = {}
     for task in tasks:
         _request_versions(plan, task, version_requests)
-        notes, task_events = read_parts(plan.worker, task)
+        notes, task_events = read_parts(plan.worker, task, _has_transactions(plan, task))
         events.update(task_events)
         for note in notes:
             result = results.setdefault(note.topic, TopicResult(note.topic))
@@ -162,6 +162,12 @@ def _run_parts(
                     result.outcome.lost = lost[topic]
     yield from results.values()
     freeze(("stages", worker_process.count("stage")))
+
+
+def _has_transactions(plan: QueryPlan, task: TaskRanges) -> bool:
+    """Return whether events that a task reads were appended in transactions, as by a query of `state=keys`."""
+    topics = {offset_range.topic for part in task.parts for offset_range in part.ranges} & plan.exactly_once.keys()
+    return any(plan.connectors[topic].state == "keys" for topic in topics & plan.connectors.keys())
 
 
 def _run(

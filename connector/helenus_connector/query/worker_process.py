@@ -158,14 +158,8 @@ def data_log_for(plan: QueryPlan, settings: ConnectorSettings) -> Log:
     `data_log`, and NotOwner.
     """
     if isinstance(plan.owner, RecordsOwner):
-        name = "owned log", plan.directory, plan.group
-        former: _OwnedLog | None = find(name)
-        is_replaced = former is not None and former.log.is_replaced
-        if is_replaced:
-            drop(lambda other: other == name)
-        owned = reuse(name, plan.owner, partial(_owned_log, plan, plan.owner, is_replaced))
-        owned.log.own(Made(settings.name, settings.events))
-        return owned.log
+        producers = OwnedProducers(plan.worker, plan.directory, plan.group, plan.owner, bool(plan.exactly_once))
+        return owned_log_for(producers, Made(settings.name, settings.events))
     log: Log = find(separate_log_name(plan, settings.events)) or reuse(
         ("data log", plan.directory, ""), None, lambda: data_log(plan.worker)
     )
@@ -174,16 +168,46 @@ def data_log_for(plan: QueryPlan, settings: ConnectorSettings) -> Log:
     return log
 
 
+@dataclass(frozen=True)
+class OwnedProducers:
+    """The producers of an `owner`, a run of a query of this `group`. `directory` is the worker's run's. With
+    `whole_batches` each of their transactions is a whole batch.
+    """
+
+    worker: WorkerSettings
+    directory: str
+    group: str
+    owner: RecordsOwner
+    whole_batches: bool
+
+
+def owned_log_for(producers: OwnedProducers, made: Made) -> OwnedKafkaLog:
+    """Return the Log of this process's producer, for these records. Raises as `data_log`, and NotOwner."""
+    name = "owned log", producers.directory, producers.group
+    former: _OwnedLog | None = find(name)
+    is_replaced = former is not None and former.log.is_replaced
+    if is_replaced:
+        drop(lambda other: other == name)
+    owned = reuse(name, producers.owner, partial(_owned_log, producers, is_replaced))
+    owned.log.own(made)
+    return owned.log
+
+
 def refuse_repetition(plan: QueryPlan) -> None:
     """Raise HelenusError(BATCH_FAILED) in a task that Spark repeats: on a cluster, or of topics that are published
     exactly once. The former attempt may still run, on an executor that is cut off, and may have committed what it
     published: the next run of the query fences it, and learns from the broker what it did.
     """
-    context = TaskContext.get()
     is_once = not plan.exactly_once.keys().isdisjoint(plan.connectors)
-    may_not = plan.owner is not None and (not plan.worker.is_local or is_once)
-    if may_not and context is not None and context.attemptNumber() > 0:
-        raise HelenusError(Kind.BATCH_FAILED, "a process was lost with a task of this batch", plan.group)
+    if plan.owner is not None and (not plan.worker.is_local or is_once):
+        refuse_second_attempt(plan.group)
+
+
+def refuse_second_attempt(group: str) -> None:
+    """Raise HelenusError(BATCH_FAILED) in a task that Spark repeats."""
+    context = TaskContext.get()
+    if context is not None and context.attemptNumber() > 0:
+        raise HelenusError(Kind.BATCH_FAILED, "a process was lost with a task of this batch", group)
 
 
 class _OwnedLog:
@@ -198,15 +222,15 @@ class _OwnedLog:
         os.close(self._lock)
 
 
-def _owned_log(plan: QueryPlan, owner: RecordsOwner, is_replaced: bool) -> _OwnedLog:
+def _owned_log(producers: OwnedProducers, is_replaced: bool) -> _OwnedLog:
     """Make the Log of a producer whose number no other process on this host has. One on another host may have it: the
     later one fences the other, whose Log `is_replaced` then by one with a number at random.
     """
-    context = TaskContext.get()
+    context, owner = TaskContext.get(), producers.owner
     first = 0 if context is None else context.partitionId()
     if is_replaced:
         first = random.randrange(owner.producers)
-    directory = use(Path(plan.directory))
+    directory = use(Path(producers.directory))
     for turn in range(owner.producers):
         number = (first + turn) % owner.producers
         lock = os.open(directory / f"{owner.run}-{number}", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -215,7 +239,7 @@ def _owned_log(plan: QueryPlan, owner: RecordsOwner, is_replaced: bool) -> _Owne
         except BlockingIOError:
             os.close(lock)
             continue
-        return _OwnedLog(owned_data_log(plan.worker, owner, number, bool(plan.exactly_once)), lock)
+        return _OwnedLog(owned_data_log(producers.worker, owner, number, producers.whole_batches), lock)
     problem = f"all {owner.producers} producers of this run are in use on this host"
     raise HelenusError(Kind.BATCH_FAILED, problem, str(directory))
 

@@ -32,6 +32,8 @@ _FIRST_RETRY_S = 60
 _MAX_EXTENDED_S = (1 << 32) - 1
 _MAX_DOUBLINGS = 11  # 60 s doubled so often is more than a day
 _UINT32 = Struct(">I")
+_MAX_PENDING = 10_000
+"""Markers that wait for the records to come: with each batch they are written anew."""
 
 
 class KeyReport(NamedTuple):
@@ -93,9 +95,10 @@ class KeyIndex:
         """Keys whose rows are to be read, and the group of each."""
         self.counts = IndexCounts()
 
-    def take(self, reports: Iterable[KeyReport]) -> None:
+    def take(self, reports: Iterable[KeyReport], is_behind: bool = False) -> None:
         """Process a batch: first the reports of records, in order, then the requests of markers and of times. Call it
-        once.
+        once. While it `is_behind`, records are to come that were there before: nothing is requested, since they may say
+        that it is gone.
         """
         marker_bytes, count_bytes = self._store.get_many([_MARKERS_KEY, _COUNT_KEY])
         self.counts.live = count_before = 0 if count_bytes is None else _UINT64.unpack_from(count_bytes, 1)[0]
@@ -114,8 +117,11 @@ class KeyIndex:
                 self._pending_markers.append(
                     [report.scope.encode(), report.group, report.bounds or b"", report.offset or b"", _UINT32.pack(0)]
                 )
-        self._apply_markers()
-        self._request_due()
+        if not is_behind or len(self._pending_markers) > _MAX_PENDING:
+            self._apply_markers()
+        self.counts.pending_markers = len(self._pending_markers)
+        if not is_behind:
+            self._request_due()
         self._calendar.add(self._scheduled)
         self.counts.live += self.counts.added - self.counts.removed
         values = {} if self.counts.live == count_before else {_COUNT_KEY: _VERSION + _UINT64.pack(self.counts.live)}
@@ -205,7 +211,6 @@ class KeyIndex:
                 self._pending_markers[0][4] = _UINT32.pack(next_page)
                 break
             self._pending_markers.pop(0)
-        self.counts.pending_markers = len(self._pending_markers)
 
     def _request_group(self, name: bytes, bounds: bytes, offset: bytes, page: int) -> int | None:
         """Request reads of a group's keys, from a page on. Return the page to go on from, None if all are requested."""

@@ -21,8 +21,13 @@ from helenus_schemas.cql.table import Table
 from helenus_schemas.cql.values import Malformed
 from helenus_schemas.service.failpoints import reach
 
-OUTPUT = "place string, asked binary, due double, counts binary"
-"""`asked`: requested keys, for `requested_keys`; `due` in s since the epoch, or null; `counts` a marshalled dict."""
+OUTPUT = "place string, asked binary, due double, counts binary, ends long"
+"""`asked`: requested keys, for `requested_keys`; `due` in s since the epoch, or null; `counts` a marshalled dict; up to
+`ends` the place was read.
+"""
+
+
+_OUTPUT_NAMES = [column.split()[0] for column in OUTPUT.split(", ")]
 
 
 class KeysOperator(StatefulProcessor):
@@ -40,14 +45,15 @@ class KeysOperator(StatefulProcessor):
 
         (topic_partition,) = key
         packs: list[bytes] = []
-        tick = 0.0
+        tick, end, is_behind = 0.0, -1, False
         for frame in rows:
-            tick = max(tick, float(frame["tick"].max()))
+            tick, end = max(tick, float(frame["tick"].max())), max(end, int(frame["ends"].max()))
+            is_behind |= bool(frame["is_behind"].any())
             packs += [bytes(pack) for pack in frame["said"].to_numpy() if pack is not None]
         table = self._table(topic_partition)
         store = Pages(self._store)
         index = KeyIndex(store, tick, range_test(table))
-        index.take(unpack_reports(packs))
+        index.take(unpack_reports(packs), is_behind)
         store.flush()
         reach("state.after-merge")
         has_partitions = bool(table.clustering)
@@ -55,9 +61,8 @@ class KeysOperator(StatefulProcessor):
             [(name, has_partitions and name == group) for name, group in index.requested_keys.items()]
         )
         count_bytes = marshal.dumps(asdict(index.counts))
-        yield pd.DataFrame(
-            {"place": [topic_partition], "asked": [request_bytes], "due": [index.next_due()], "counts": [count_bytes]}
-        )
+        fields = topic_partition, request_bytes, index.next_due(), count_bytes, end
+        yield pd.DataFrame({name: [value] for name, value in zip(_OUTPUT_NAMES, fields, strict=True)})
 
     def close(self) -> None:
         pass

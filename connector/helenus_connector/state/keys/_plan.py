@@ -14,6 +14,7 @@ from helenus_connector.config.state import DIRECTORY
 from helenus_connector.config.worker import WorkerSettings
 from helenus_schemas.cql.table import Table
 from helenus_schemas.service.logs import Setup, follow, setup
+from helenus_sinks.kafka.owners import RecordsOwner
 
 
 @dataclass(frozen=True)
@@ -30,19 +31,26 @@ class FollowedTopic:
 @dataclass(frozen=True)
 class KeysPlan:
     """The followed topics of one connector. `directory` is the run's own, made on each host. Topics of delete markers
-    come first: their end offsets are read before those of the data topics.
+    come first: their end offsets are read before those of the data topics. With an `owner`, whose producers append,
+    reads are requested exactly once.
     """
 
     worker: WorkerSettings
     name: str
     directory: str
     tables: Mapping[str, FollowedTopic]
+    owner: RecordsOwner | None = None
     logging: Setup = field(default_factory=setup)
 
     @property
     def file(self) -> Path:
         """Path where the driver saves this for its planner: the source's options are no place for secrets."""
         return Path(self.directory) / f"{_file_name(self.name)}.following"
+
+    @property
+    def group(self) -> str:
+        """Name of the query among those that write."""
+        return query_group(self.name)
 
     @property
     def due_file(self) -> Path:
@@ -65,6 +73,11 @@ class KeysPlan:
         assert isinstance(plan, KeysPlan)
         follow(plan.logging)
         return plan
+
+
+def query_group(name: str) -> str:
+    """Return what names the query of a connector's state among those that write."""
+    return f"state-{_file_name(name)}"
 
 
 def state_directory(worker: WorkerSettings, name: str) -> Path:

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
+import secrets
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from contextlib import closing
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import structlog
 
@@ -16,11 +20,15 @@ from helenus_connector.config.connector import ConnectorSettings
 from helenus_connector.config.run_directory import replace
 from helenus_connector.config.state import marker_topic
 from helenus_connector.config.worker import WorkerSettings
+from helenus_connector.control.topic_ownership import TopicOwnership
+from helenus_connector.journal.batch_marks import BatchMarks, read_marks
+from helenus_connector.journal.support import obstacle
+from helenus_connector.log.choice import data_planner
 from helenus_connector.query.handover import MicroBatch
 from helenus_connector.query.query_runner import QueryRunner
 from helenus_connector.query.spark_session import settled_task_slots, task_slots
 from helenus_connector.state.keys._operator import OUTPUT, KeysOperator, unpack_counts
-from helenus_connector.state.keys._plan import FollowedTopic, KeysPlan, state_directory
+from helenus_connector.state.keys._plan import FollowedTopic, KeysPlan, query_group, state_directory
 from helenus_connector.state.keys._read_request import DONE, request_reads
 from helenus_connector.state.keys._source import RecordsSource
 from helenus_connector.state.store.rocksdb import measure_state, new_session
@@ -28,9 +36,10 @@ from helenus_schemas.errors import Action, HelenusError, Kind
 from helenus_schemas.service import durable
 from helenus_schemas.service.cassandra import connect
 from helenus_schemas.service.failpoints import reach
+from helenus_sinks.kafka.owners import RecordsOwner
 
 _log = structlog.get_logger(__name__)
-_IDENTITY_FILE = "about"
+_IDENTITY_FILE, _NAME_FILE = "about", "name"
 _INTERVAL_MS = 500
 _VERSION = 2
 """Version 1 was of states whose keys did not lie on `pages`."""
@@ -38,10 +47,17 @@ _VERSION = 2
 
 class KeysQuery(QueryRunner):
     """Follows the data topics of one connector from `start` until `stop`. It is restarted after transient failures;
-    another one ends it. `tables` are the settings of each table.
+    another one ends it. `tables` are the settings of each table, `term` is that of a worker that leads its group.
     """
 
-    def __init__(self, worker: WorkerSettings, name: str, tables: Mapping[str, ConnectorSettings], directory: Path):
+    def __init__(
+        self,
+        worker: WorkerSettings,
+        name: str,
+        tables: Mapping[str, ConnectorSettings],
+        directory: Path,
+        term: str = "",
+    ) -> None:
         checkpoint = state_directory(worker, name) / "query"
         super().__init__(f"connector {name}", f"state-{name}", "helenus-state", checkpoint)
         self._worker = worker
@@ -49,6 +65,10 @@ class KeysQuery(QueryRunner):
         self.tables = dict(tables)
         self._directory = directory
         self._query: Any = None
+        # The requests are in transactions where the connector's records are; or else some may come twice.
+        self._is_once = any(s.exactly_once_support != "disabled" for s in tables.values())
+        self._is_once &= not any(obstacle(worker, settings) for settings in tables.values())
+        self._ownership = TopicOwnership(worker, query_group(name), term)
         self._due_times: dict[str, float] = {}
         self._key_counts: dict[metrics.Labels, dict[str, tuple[int, int]]] = {}
 
@@ -66,28 +86,59 @@ class KeysQuery(QueryRunner):
         """Run the query until it ends or is to stop. Raises what ended it."""
         plan = self._make_plan()
         _check_identity(plan)
+        marks = None
+        if self._is_once:
+            plan, marks = self._own_requests(plan, spark)
         # As many stores as tasks run at once, at the first start: Spark keeps the number with the checkpoint.
         is_first = not (self.checkpoint / "offsets").exists()
         stores = max(2, settled_task_slots(spark, self._stopping.is_set) if is_first else task_slots(spark))
-        self._query = self.begin_in_turn(partial(self._start_stream, spark, plan, stores))
+        self._query = self.begin_in_turn(partial(self._start_stream, spark, plan, marks, stores))
         if self._query is not None:
             _log.info("state.started", connector=self.name, topics=len(plan.tables))
             self.watch(self._query)
 
-    def _start_stream(self, spark: Any, plan: KeysPlan, stores: int) -> Any:
+    def _own_requests(self, plan: KeysPlan, spark: Any) -> tuple[KeysPlan, BatchMarks | None]:
+        """Own the requests of a run, and fence the former one. Return its plan, and which parts of the batch that is
+        repeated are done; None where Kafka fences nobody.
+        """
+        slots = task_slots(spark)
+        topics = [topic for topic, followed in plan.tables.items() if not followed.markers]
+        self._ownership.begin_run(slots)
+        self._claim(topics, slots)
+        if not isinstance(self._ownership.owner, RecordsOwner):
+            return plan, None
+        with closing(data_planner(self._worker)) as broker:
+            partitions = {topic: count for topic, count in broker.partitions(topics).items() if count}
+        name = _state_name(plan)
+        marks = read_marks(self._worker, self.name, partitions, name, plan.checkpoint / "query")
+        if marks.newest is not None:  # an older state is behind, and learns what it has missed
+            marks = dataclasses.replace(marks, state=_name_state(plan), published=frozenset())
+        return dataclasses.replace(plan, owner=self._ownership.owner), marks
+
+    def _claim(self, topics: Iterable[str], slots: int) -> None:
+        written = [_Requests(self.name, topic) for topic in topics]
+        for error in self._ownership.claim(written, slots, self._stopping.is_set).values():
+            raise error
+
+    def _start_stream(self, spark: Any, plan: KeysPlan, marks: BatchMarks | None, stores: int) -> Any:
         plan.save()
         replace(plan.due_file, b"")
         session = new_session(spark, stores)
         session.dataSource.register(RecordsSource)
         records = session.readStream.format("helenus-records").option("plan", str(plan.file)).load()
         index = records.groupBy("place").transformWithStateInPandas(KeysOperator(plan), OUTPUT, "Append", "None")
-        process = partial(self._process, plan)
+        process = partial(self._process, plan, marks)
         return self.start_stream(spark, f"helenus-state-{self.name}", index, _INTERVAL_MS, process)
 
-    def _process(self, plan: KeysPlan, batch: MicroBatch) -> None:
+    def _process(self, plan: KeysPlan, marks: BatchMarks | None, batch: MicroBatch) -> None:
         reach("state.before-job")
         started_at = time.monotonic()
-        rows = batch.frame.mapInArrow(request_reads(plan), DONE).collect()
+        marked = None
+        if marks is not None and plan.owner is not None:
+            marked = marks.batch(batch.number)
+            topics = [topic for topic, followed in plan.tables.items() if not followed.markers]
+            self._claim(topics, plan.owner.producers // 2)  # again, once in a while
+        rows = batch.frame.mapInArrow(request_reads(plan, marked), DONE).collect()
         self._apply_results(plan, rows)
         size, seconds = measure_state(self._query), time.monotonic() - started_at
         for labels in self._key_counts:
@@ -132,6 +183,36 @@ class KeysQuery(QueryRunner):
             for reason in ("expired", "deleted", "repeated"):
                 metrics.LIVE_KEYS_ASKED.labels(*labels, reason).inc(counts[reason])
         replace(plan.due_file, repr(min(self._due_times.values())).encode() if self._due_times else b"")
+
+
+class _Requests(NamedTuple):
+    """The requests of reads for a data topic's keys, as of `topic_ownership.Written`: their owner is noted with it."""
+
+    connector: str
+    events: str
+
+    @property
+    def data(self) -> str:
+        return self.events
+
+    @property
+    def data_topics(self) -> list[str]:
+        return [self.events]
+
+
+def _state_name(plan: KeysPlan) -> str:
+    """Return what tells a checkpoint's state from one that begins anew, with a name for one that has none."""
+    file = plan.checkpoint / _NAME_FILE
+    with contextlib.suppress(FileNotFoundError):
+        return str(durable.load(file, _VERSION))
+    return _name_state(plan)
+
+
+def _name_state(plan: KeysPlan) -> str:
+    """Give a checkpoint's state another name, and return it."""
+    name = secrets.token_hex(8)
+    durable.save(plan.checkpoint / _NAME_FILE, name, _VERSION, "the name of the state", "state.name-saved")
+    return name
 
 
 def _check_identity(plan: KeysPlan) -> None:

@@ -7,52 +7,73 @@ from functools import partial
 
 import pyarrow as pa
 
+from helenus_connector.journal.batch_marks import MarkedBatch, PartTransaction, Place
 from helenus_connector.log.choice import event_schemas
 from helenus_connector.query import worker_process
 from helenus_connector.query.garbage import freeze
+from helenus_connector.query.worker_process import OwnedProducers
 from helenus_connector.state.keys._operator import requested_keys
 from helenus_connector.state.keys._plan import KeysPlan
 from helenus_schemas.errors import HelenusError, Kind
 from helenus_schemas.event.change import Origin, Scope
 from helenus_schemas.event.wire import request
 from helenus_schemas.service.failpoints import reach
+from helenus_sinks.kafka.owned_log import OwnedKafkaLog
+from helenus_sinks.kafka.owners import Made
 from helenus_sinks.log import Log
 
 DONE = "place string, due double, counts binary"
 _FLUSH_TIMEOUT_S = 60.0
 
 
-def request_reads(plan: KeysPlan) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+def request_reads(
+    plan: KeysPlan, marked: MarkedBatch | None = None
+) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
     """Return the function for `mapInArrow`: from rows of `_operator.OUTPUT` to those of `DONE`. Some events may be
-    appended twice.
+    appended twice; not those of a `marked` batch.
     """
     values = {
         is_static: request(scope, Origin.STATE) for is_static, scope in ((False, Scope.ROW), (True, Scope.STATIC))
     }
 
-    return partial(_request_reads, plan, values)
+    return partial(_request_reads, plan, values, marked)
 
 
 def _request_reads(
-    plan: KeysPlan, values: Mapping[bool, bytes], batches: Iterator[pa.RecordBatch]
+    plan: KeysPlan, values: Mapping[bool, bytes], marked: MarkedBatch | None, batches: Iterator[pa.RecordBatch]
 ) -> Iterator[pa.RecordBatch]:
     worker_process.end_with_parent()
+    if marked is not None:
+        worker_process.refuse_second_attempt(plan.group)
     log: Log | None = None
     results = []
+    ends: dict[Place, int] = {}
     try:
         for batch in batches:
             for row in batch.to_pylist():
+                topic, _, partition = row["place"].rpartition("/")
+                place = topic, int(partition)
                 keys = requested_keys(row["asked"])
-                if keys:
-                    log = worker_process.events_log_for(plan.worker)
-                    topic, _, partition = row["place"].rpartition("/")
+                is_requested = marked is not None and place in marked.published
+                if marked is not None and not is_requested and row["ends"] >= 0:
+                    ends[place] = row["ends"]
+                if keys and not is_requested:
+                    log = _log(plan, topic)
                     events = _events_topic(plan, log, topic)
                     for name, is_static in keys:
                         log.append(events, int(partition), name, values[is_static])
                 results.append(row)
         if log is not None:
             reach("state.before-flush")
+        if marked is not None and ends:
+            owned_log = _log(plan, next(iter(ends))[0])
+            log = owned_log
+            assert isinstance(owned_log, OwnedKafkaLog), "without fenced writers nothing is requested exactly once"
+            owned_log.deliver(_FLUSH_TIMEOUT_S)
+            PartTransaction(owned_log, plan.name, marked, ends).commit(_FLUSH_TIMEOUT_S)
+        elif log is not None:
             log.flush(_FLUSH_TIMEOUT_S)
+        if log is not None:
             reach("state.after-asked")
     except BaseException:
         if log is not None:
@@ -62,6 +83,14 @@ def _request_reads(
     arrays = [pa.array([row[name] for row in results], t) for name, t in columns]
     yield pa.RecordBatch.from_arrays(arrays, names=[name for name, _ in columns])
     freeze("state")
+
+
+def _log(plan: KeysPlan, topic: str) -> Log:
+    """Return the Log for the requests of a data topic's keys."""
+    if plan.owner is None:
+        return worker_process.events_log_for(plan.worker)
+    producers = OwnedProducers(plan.worker, plan.directory, plan.group, plan.owner, whole_batches=True)
+    return worker_process.owned_log_for(producers, Made(plan.name, topic))
 
 
 def _events_topic(plan: KeysPlan, log: Log, topic: str) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import marshal
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -27,7 +27,17 @@ from helenus_schemas.codec.key import KeyCodec
 from helenus_schemas.cql.values import Malformed
 from helenus_schemas.errors import HelenusError, Kind
 
-_SCHEMA = pa.schema([("place", pa.string()), ("tick", pa.float64()), ("said", pa.binary())])
+_SCHEMA = pa.schema(
+    [
+        ("place", pa.string()),
+        ("tick", pa.float64()),
+        ("ends", pa.int64()),
+        ("is_behind", pa.bool_()),
+        ("said", pa.binary()),
+    ]
+)
+_NO_END = -1
+"""Where nobody asks how far a data topic was read. On Pulsar that is no number of 64 bits."""
 _FRAME_BYTES = 5
 """A zero byte and the schema's id, before the key: the registry's wire format."""
 _CHECK_S = 1.0
@@ -42,12 +52,18 @@ def place_name(topic: str, partition: int) -> str:
     return f"{topic}/{partition}"
 
 
-def read_share(plan: KeysPlan, ranges: Sequence[OffsetRange], tick: float) -> Iterator[pa.RecordBatch]:
-    """Return the key reports of these ranges; at least one row of each topic partition, so that it is looked at."""
+def read_share(
+    plan: KeysPlan, ranges: Sequence[OffsetRange], tick: float, behind: Mapping[str, Sequence[str]]
+) -> Iterator[pa.RecordBatch]:
+    """Return the key reports of these ranges; at least one row of each topic partition, so that it is looked at, which
+    says where the batch ends, and whether it is `behind`.
+    """
     worker_process.end_with_parent()
     failures: list[HelenusError] = []
     for offset_range in ranges:
-        yield _row(_data_place(plan, offset_range.topic, offset_range.partition), tick, None)
+        topic, number = offset_range.topic, offset_range.partition
+        end = _NO_END if plan.owner is None or plan.tables[topic].markers else offset_range.end
+        yield _row(_data_place(plan, topic, number), tick, None, end, str(number) in behind.get(topic, ()))
     ranges_with_records = [offset_range for offset_range in ranges if offset_range.start < offset_range.end]
     if ranges_with_records:
         for chunk in read_data(plan.worker, ranges_with_records, lambda _, error: failures.append(error)):
@@ -70,8 +86,11 @@ def unpack_reports(packs: Sequence[bytes]) -> Iterator[KeyReport]:
         yield from map(KeyReport._make, reports)
 
 
-def _row(topic_partition: str, tick: float, pack: bytes | None) -> pa.RecordBatch:
-    arrays = [pa.array([topic_partition], pa.string()), pa.array([tick], pa.float64()), pa.array([pack], pa.binary())]
+def _row(
+    topic_partition: str, tick: float, pack: bytes | None, end: int = _NO_END, is_behind: bool = False
+) -> pa.RecordBatch:
+    fields = topic_partition, tick, end, is_behind, pack
+    arrays = [pa.array([field], kind) for field, kind in zip(fields, _SCHEMA.types, strict=True)]
     return pa.RecordBatch.from_arrays(arrays, schema=_SCHEMA)
 
 

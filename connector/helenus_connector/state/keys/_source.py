@@ -2,13 +2,15 @@
 
 An offset is `{"tick": s since the epoch, "topics": {topic: {partition: next offset}}, "ids": {topic: id}}`. The tick is
 the batch's time, which the index goes by: a repeated batch has the same. It advances with new records, and when a topic
-partition is due. As `query.source`, this module imports nothing of ours until it plans or reads.
+partition is due. While data topics are read that were there before the run, it has `behind` as well: those of their
+partitions that the batch does not read to where they ended then. As `query.source`, this module imports nothing of ours
+until it plans or reads.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,7 +23,7 @@ if TYPE_CHECKING:
     from helenus_connector.log.events import OffsetRange, Offsets, Planner
     from helenus_connector.state.keys._plan import KeysPlan
 
-COLUMNS = "place string, tick double, said binary"
+COLUMNS = "place string, tick double, ends long, is_behind boolean, said binary"
 _MAX_RECORDS = 50_000
 """Records of a batch: some seconds of work."""
 _POLL_S = 0.2
@@ -31,11 +33,14 @@ _CHECK_S = 10.0
 
 
 class ReadShare(InputPartition):
-    """The input of a task: offset ranges, empty ones of topic partitions that are only due."""
+    """The input of a task: offset ranges, empty ones of topic partitions that are only due. Those that are `behind`, of
+    data topics, have more records of before this run.
+    """
 
-    def __init__(self, ranges: Sequence[OffsetRange], tick: float) -> None:
+    def __init__(self, ranges: Sequence[OffsetRange], tick: float, behind: Mapping[str, Sequence[str]]) -> None:
         self.ranges = tuple(ranges)
         self.tick = tick
+        self.behind = behind
 
 
 class RecordsSource(DataSource):
@@ -61,9 +66,10 @@ class RecordsReader(DataSourceStreamReader):
         self._planners: dict[bool, Planner] = {}  # by whether they are for topics of markers
         self._last_batch_at = time.time()
         self._checked_at = 0.0
+        self._first_ends: Offsets = {}  # of topics, when this run saw them first
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_loaded_plan": None, "_planners": {}}
+        return {**self.__dict__, "_loaded_plan": None, "_planners": {}, "_first_ends": {}}
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802
         return {"tick": 0.0, "topics": {}, "ids": {}}
@@ -93,7 +99,9 @@ class RecordsReader(DataSourceStreamReader):
             is_due = now >= self._read_due_time() or now - self._last_batch_at > _MAX_IDLE_S
             if topics != start["topics"] or is_due:
                 self._last_batch_at = now
-                return {"tick": round(now, 1), "topics": topics, "ids": ids}
+                end: dict[str, Any] = {"tick": round(now, 1), "topics": topics, "ids": ids}
+                behind = self._find_behind(topics, latest)
+                return {**end, "behind": behind} if behind else end
             if time.monotonic() > deadline:
                 return start
             time.sleep(_POLL_S)
@@ -113,14 +121,15 @@ class RecordsReader(DataSourceStreamReader):
                 OffsetRange(topic, int(number), start_offsets.get(number, 0), end_offset)
                 for number, end_offset in end_offsets.items()
             ]
+        behind = end.get("behind", {})
         if not ranges:
-            return [ReadShare((), end["tick"])]
+            return [ReadShare((), end["tick"], behind)]
         ranges_with_records = [offset_range for offset_range in ranges if offset_range.start < offset_range.end]
         idle_ranges = [offset_range for offset_range in ranges if offset_range.start >= offset_range.end]
         # No more tasks than ranges with records: each task costs some time of its own.
         task_count = max(1, min(len(ranges_with_records), 8))
         return [
-            ReadShare([*ranges_with_records[index::task_count], *idle_ranges[index::task_count]], end["tick"])
+            ReadShare([*ranges_with_records[index::task_count], *idle_ranges[index::task_count]], end["tick"], behind)
             for index in range(task_count)
         ]
 
@@ -129,7 +138,7 @@ class RecordsReader(DataSourceStreamReader):
         from helenus_connector.state.keys._record_reader import read_share
 
         assert isinstance(partition, ReadShare)
-        yield from read_share(self._plan(), partition.ranges, partition.tick)
+        yield from read_share(self._plan(), partition.ranges, partition.tick, partition.behind)
         freeze("records")
 
     def commit(self, end: dict[str, Any]) -> None:
@@ -139,6 +148,21 @@ class RecordsReader(DataSourceStreamReader):
         for planner in self._planners.values():
             planner.close()
         self._planners.clear()
+
+    def _find_behind(self, topics: Offsets, latest: Offsets) -> dict[str, list[str]]:
+        """Return the partitions of data topics of which a batch that ends at `topics` does not read all that was there
+        when this run began. By what it knows of their keys they may live, or have expired, and may have records that
+        say so already.
+        """
+        for topic, ends in latest.items():
+            self._first_ends.setdefault(topic, dict(ends))
+        tables = self._plan().tables
+        behind = {
+            topic: [number for number, end in ends.items() if end < self._first_ends.get(topic, {}).get(number, 0)]
+            for topic, ends in topics.items()
+            if topic in tables and not tables[topic].markers
+        }
+        return {topic: numbers for topic, numbers in behind.items() if numbers}
 
     def _limit_offsets(self, begin: Offsets, latest: Offsets) -> Offsets:
         """Return how far a batch reads of each partition: equal shares of `_MAX_RECORDS`. Delete markers come after the

@@ -40,7 +40,7 @@ class KeysQueries:
                 _report_failure(connectors[name], query)
         for name, connector in connectors.items():
             if name not in self._queries and (tables := _followed_tables(connector)):
-                query = KeysQuery(self._worker, name, tables, self._directory)
+                query = KeysQuery(self._worker, name, tables, self._directory, self._connectors.term)
                 self._queries[name] = query
                 query.start(self._spark)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pickle
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -13,8 +13,8 @@ from helenus_connector.cassandra_rows.table_definition import read_definition
 from helenus_connector.config.connector import ConnectorSettings
 from helenus_connector.control.fences import enter
 from helenus_connector.control.plan import QueryPlan
-from helenus_connector.interfaces.merged_change import GapEvent
-from helenus_connector.journal.batch_marks import MarkedBatch, PartTransaction
+from helenus_connector.interfaces.merged_change import GapEvent, MergedChange, PoisonEvent
+from helenus_connector.journal.batch_marks import MarkedBatch, PartTransaction, Place
 from helenus_connector.log.choice import event_schemas
 from helenus_connector.pipeline.batch_outcome import BatchOutcome
 from helenus_connector.pipeline.merged_stage import FLUSH_TIMEOUT_S, MergedStage
@@ -90,8 +90,7 @@ def _publish(
     with enter(plan.checkpoint, plan.start):
         stage: MergedStage | None = None
         place_results: list[PlaceResult] = []
-        ends: dict[int, int] = {}
-        is_published = False
+        ends: dict[Place, int] = {}
         lost = 0
         try:
             for batch in batches:
@@ -101,18 +100,17 @@ def _publish(
                         stage.begin(CurrentTable(settings)())
                     notes: list[PartitionNote] = pickle.loads(row["notes"]) if row["notes"] is not None else []
                     lost += sum(note.lost for note in notes)
-                    for note in notes:  # which come before the changes of their partition
-                        is_published = marked is not None and note.partition in marked.published
-                        if not is_published:
-                            ends[note.partition] = note.planned_end
+                    ends |= {(note.topic, note.partition): note.planned_end for note in notes}
                     for merged in unpack_changes(row["merged"]) if row["merged"] is not None else ():
-                        if not is_published or isinstance(merged, GapEvent):  # of which the driver does not know yet
+                        if not _is_published(merged, settings, marked):
                             stage.take(merged)
                     if row["ended"] is not None:
                         place_results.append(pickle.loads(row["ended"]))
             if stage is not None:
                 stage.check({column for place_result in place_results for column in place_result.columns})
                 reach("state.before-flush")
+                if marked is not None:
+                    ends = {place: end for place, end in ends.items() if place not in marked.published}
                 outcome = _end(stage, marked, ends, plan)
                 reach("state.after-flush")
                 result = PublishResult(outcome, place_results)
@@ -129,8 +127,16 @@ def _publish(
     freeze(("state", worker_process.count("stage")))
 
 
-def _end(stage: MergedStage, marked: MarkedBatch | None, ends: dict[int, int], plan: QueryPlan) -> BatchOutcome:
-    """End a task's part of a batch, of partitions that end at `ends`. Return its outcome once the broker has all of it:
+def _is_published(merged: MergedChange, settings: ConnectorSettings, marked: MarkedBatch | None) -> bool:
+    """Return whether a former attempt has published what is merged. Of a gap the driver does not know then."""
+    if marked is None or isinstance(merged, GapEvent):
+        return False
+    partition = merged.event.partition if isinstance(merged, PoisonEvent) else merged.partition
+    return (settings.events, partition) in marked.published
+
+
+def _end(stage: MergedStage, marked: MarkedBatch | None, ends: Mapping[Place, int], plan: QueryPlan) -> BatchOutcome:
+    """End a task's part of a batch, of places that end at `ends`. Return its outcome once the broker has all of it:
     of a `marked` batch in one transaction.
     """
     if marked is None:
@@ -143,7 +149,7 @@ def _end(stage: MergedStage, marked: MarkedBatch | None, ends: dict[int, int], p
     outcome = stage.end(log.deliver)
     if ends:
         log.deliver(FLUSH_TIMEOUT_S)  # the events
-        PartTransaction(log, settings.name, settings.events, marked, ends).commit(FLUSH_TIMEOUT_S)
+        PartTransaction(log, settings.name, marked, ends).commit(FLUSH_TIMEOUT_S)
     return outcome
 
 

@@ -208,8 +208,12 @@ class RowsQuery(QueryRunner):
                 does = "records of a batch that is done again are repeated"
                 _log.warning("exactly_once.not_supported", **labels, reason=reason, does=does)
             return None
-        of_topic = task.connector, task.events, len(identity.places)
-        marks = read_marks(self._worker, *of_topic, identity.name, self.checkpoint)
+        partitions = {task.events: len(identity.places)}
+        marks = read_marks(self._worker, task.connector, partitions, identity.name, self.checkpoint)
+        if marks.newest is not None:
+            problem = f"its state is an older one: batch {marks.newest} was published, which this checkpoint has not"
+            advice = f"restore the one of then, or {_identity.advice(self.checkpoint)}, and published"
+            raise HelenusError(Kind.STATE, problem, str(self.checkpoint), advice)
         if marks.former_state is not None and self._state_begun_at_last != identity.name:
             reason = "the state that was published last is gone: rows are learned from events and a snapshot"
             _log.warning("state.begun_anew", **labels, reason=reason, does="records that were published come again")
