@@ -33,7 +33,7 @@ def test_a_mark_is_read_as_it_was_committed() -> None:
     assert (committed.topic, committed.partition, committed.offset) == (TOPIC, 3, 17)
     position = _position(committed.offset, committed.metadata)
     assert position.mark == BatchMark(STATE, 41)
-    assert (position.offset, position.epoch) == (17, 0)
+    assert (position.offset, position.epoch, position.is_loose) == (17, None, True), "no journal is believed then"
 
 
 @pytest.mark.parametrize(
@@ -49,6 +49,12 @@ def test_of_a_repeated_batch_the_parts_that_are_marked_are_left_out(tmp_path: Pa
     assert marks.batch(8) == MarkedBatch(STATE, 8)
 
 
+def test_places_that_another_state_or_a_later_batch_has_are_overtaken(tmp_path: Path) -> None:
+    positions = marked(p0=6, p1=8, p2=7)
+    positions[TOPIC]["3"] = GroupPosition(1, mark=BatchMark("another", 2))
+    assert find_marks(positions, STATE, checkpoint(tmp_path, planned=7, done=6)).overtaken == {(TOPIC, 1), (TOPIC, 3)}
+
+
 def test_of_a_batch_that_is_done_nothing_is_left_out(tmp_path: Path) -> None:
     marks = find_marks(marked(p0=7, p1=7), STATE, checkpoint(tmp_path, planned=7, done=7))
     assert marks.batch(8) == MarkedBatch(STATE, 8)
@@ -62,7 +68,7 @@ def test_a_state_that_is_older_than_its_marks_is_known(tmp_path: Path) -> None:
 
 def test_a_state_that_begins_says_which_one_was_before(tmp_path: Path) -> None:
     marks = find_marks(marked(p0=8), "another", checkpoint(tmp_path, planned=-1, done=-1))
-    assert marks == BatchMarks("another", 0, frozenset(), former_state=STATE)
+    assert marks == BatchMarks("another", None, frozenset(), former_state=STATE, overtaken=frozenset({(TOPIC, 0)}))
     assert find_marks({}, STATE, tmp_path).former_state is None
     assert find_marks(marked(p0=0), STATE, checkpoint(tmp_path / "x", 0, 0)).former_state is None
 

@@ -227,14 +227,22 @@ def test_markers_that_wait_for_records_are_not_kept_without_end() -> None:
     store = DictStore()
     group, key = name(0, 1)
     index_reports(store, [KeyReport(group, key, encode_offset(0), True)], 0)
-    markers = [KeyReport(b"\1", b"\1", encode_offset(n), scope="partition") for n in range(1, 10_001)]
+    reports = []
+    for number in range(10_001):
+        other = KeyReport(b"\1", b"\1", encode_offset(3 * number + 1), True)
+        reports += [other, other._replace(offset=encode_offset(3 * number + 2), is_live=False, scope="partition")]
+        reports.append(other._replace(offset=encode_offset(3 * number + 3), is_live=False))
     index = KeyIndex(store, 1, within)
-    index.take(markers, is_behind=True)
-    assert index.counts.pending_markers == 10_000
-    index = KeyIndex(store, 2, within)
-    index.take([KeyReport(group, group, encode_offset(10_001), scope="partition")], is_behind=True)
+    index.take(reports, is_behind=True)
     assert index.counts.pending_markers == 0
-    assert index.requested_keys.keys() == {key}
+    index = KeyIndex(store, 1, within)
+    index.take([KeyReport(b"\2", b"\2", encode_offset(30_004), scope="partition")], is_behind=True)
+    assert index.counts.pending_markers == 0, "nothing is to be requested for it"
+    index = KeyIndex(store, 2, within)
+    index.take([KeyReport(group, group, encode_offset(30_005), scope="partition")], is_behind=True)
+    assert index.counts.pending_markers == 1, "one whose partition has keys"
+    assert not index.requested_keys
+    assert index_reports(store, (), 3).requested_keys.keys() == {key}
 
 
 def test_pages_of_version_1_are_read() -> None:

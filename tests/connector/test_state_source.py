@@ -11,7 +11,7 @@ import pytest
 
 from helenus_connector.log import choice
 from helenus_connector.log.events import OffsetRange, Offsets
-from helenus_connector.state.keys import _source
+from helenus_connector.state.keys import _left_out, _source
 from helenus_connector.state.keys._source import RecordsReader
 
 
@@ -40,7 +40,7 @@ class Planner:
 def reader(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ends: Offsets) -> RecordsReader:
     (tmp_path / "plan").write_bytes(b"")
     settings = SimpleNamespace(data="data")
-    tables = {t: SimpleNamespace(settings=settings, markers=t != "data") for t in ends}
+    tables = {t: SimpleNamespace(settings=settings, markers=t == "markers") for t in ends}
     records_reader = RecordsReader(str(tmp_path / "plan"))
     plan: Any = SimpleNamespace(tables=tables, due_file=tmp_path / "due", checkpoint=tmp_path)
     records_reader._loaded_plan = plan
@@ -64,10 +64,38 @@ def test_markers_wait_for_the_data_that_was_there_before_them(tmp_path: Path, mo
     assert offsets["topics"] == {"markers": {"0": 1, "1": 1}, "data": {"0": 2_500, "1": 40}}
 
 
-def test_partitions_are_behind_until_what_was_there_before_the_run_is_read(
+def test_topics_that_a_repeated_batch_leaves_out_are_read_when_they_are_followed_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What comes later does not count: a table that is always written would be behind for ever."""
+    """A worker was killed, and the task of one of two tables comes later, or fails for a while."""
+    ends = {"data": {"0": 40}, "other": {"0": 30}}
+    both = reader(tmp_path, monkeypatch, ends)
+    first = both.latestOffset(both.initialOffset(), both.getDefaultReadLimit())
+    ends["data"]["0"], ends["other"]["0"] = 50, 35
+    planned = both.latestOffset(first, both.getDefaultReadLimit())
+    # It is repeated, and goes on, without the other table.
+    alone = reader(tmp_path, monkeypatch, {"data": {"0": 60}})
+    assert {r.topic for share in alone.partitions(first, planned) for r in share.ranges} == {"data"}  # type: ignore[attr-defined]
+    later = alone.latestOffset(planned, alone.getDefaultReadLimit())
+    assert later["topics"] == {"data": {"0": 60}, "other": {"0": 35}}
+    # With both again, what was left out is read; also if that batch is repeated.
+    ends["data"]["0"] = 60
+    both = reader(tmp_path, monkeypatch, ends)
+    resumed = both.latestOffset(later, both.getDefaultReadLimit())
+    assert resumed["from"] == {"other": {"0": 30}}
+    ranges = {r.topic: (r.start, r.end) for share in both.partitions(later, resumed) for r in share.ranges}  # type: ignore[attr-defined]
+    assert ranges["other"] == (30, 35)
+    ends["data"]["0"] = 61
+    after = both.latestOffset(resumed, both.getDefaultReadLimit())
+    both.commit(resumed)
+    assert after["topics"] == ends
+    assert "from" not in after
+    assert _left_out.load_left_out(tmp_path) == {}
+
+
+def test_partitions_are_behind_until_a_batch_reads_all_there_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     ends = {"data": {"0": 2_500, "1": 40}}
     made = reader(tmp_path, monkeypatch, ends)
     offsets = made.latestOffset(made.initialOffset(), made.getDefaultReadLimit())
@@ -75,11 +103,14 @@ def test_partitions_are_behind_until_what_was_there_before_the_run_is_read(
     assert {share.behind["data"][0] for share in made.partitions(made.initialOffset(), offsets)} == {"0"}  # type: ignore[attr-defined]
     behind = 1
     while "behind" in offsets:
-        ends["data"]["0"] += 900
+        ends["data"]["0"] += 100
         before, offsets = offsets, made.latestOffset(offsets, made.getDefaultReadLimit())
         behind += 1
-    assert before["topics"]["data"]["0"] < 2_500 <= offsets["topics"]["data"]["0"] < ends["data"]["0"]
+    assert before["topics"]["data"]["0"] < ends["data"]["0"] - 100
+    assert offsets["topics"] == ends
     assert behind < 6
+    ends["data"]["0"] += 5_000
+    assert "behind" not in made.latestOffset(offsets, made.getDefaultReadLimit()), "it has caught up once"
     again = reader(tmp_path, monkeypatch, {"data": {"0": 9, "1": 40}})
     assert again.partitions(before, offsets)[0].behind == {}, "a repeated batch goes by its offset"  # type: ignore[attr-defined]
 

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from helenus_connector.log.events import Offsets
 from helenus_schemas.errors import HelenusError, Kind
+from helenus_schemas.service import durable
 
 
 def committed(checkpoint: Path) -> Offsets:
@@ -30,6 +31,14 @@ def latest(checkpoint: Path) -> int:
 def latest_committed(checkpoint: Path) -> int:
     """Return the number of the last batch that Spark has committed; -1 if there was none."""
     return max((int(f.name) for f in checkpoint.glob("commits/*") if f.name.isdigit()), default=-1)
+
+
+def sync_planned(checkpoint: Path, batch: int) -> None:
+    """Have the disk keep where a batch ends, which Spark leaves to the system."""
+    file = checkpoint / "offsets" / str(batch)
+    with contextlib.suppress(FileNotFoundError):
+        durable.sync(file)
+        durable.sync(file.parent)
 
 
 def planned(checkpoint: Path, batch: int) -> Offsets:

@@ -14,7 +14,7 @@ from typing import NamedTuple, Protocol
 
 from helenus_connector.config.connector import ConnectorSettings
 from helenus_connector.control._ownership import Owners
-from helenus_connector.control.checkpoint import committed, latest
+from helenus_connector.control.checkpoint import committed, latest, sync_planned
 from helenus_connector.log.events import Offsets
 from helenus_schemas.errors import HelenusError, Kind
 from helenus_schemas.service import durable
@@ -180,10 +180,7 @@ class HeldPositions:
 
     def _sync_plan(self) -> None:
         """Write to disk where Spark's batch ends, before the note that it is not done is removed from there."""
-        offset_file = self.checkpoint / "offsets" / str(latest(self.checkpoint))
-        with contextlib.suppress(FileNotFoundError):
-            durable.sync(offset_file)
-            durable.sync(offset_file.parent)
+        sync_planned(self.checkpoint, latest(self.checkpoint))
 
     def _save(self, offsets: Offsets) -> None:
         """Apply held positions, on disk first: what Spark commits next may depend on it."""

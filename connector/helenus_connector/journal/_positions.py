@@ -30,7 +30,7 @@ class BatchMark(NamedTuple):
 class GroupPosition(NamedTuple):
     """A committed offset. It is of an `epoch` of the topic, and the last event before it is of a time, ms since the
     epoch; None if another program has committed it. With `is_loose` it was committed after a batch. `mark` is the batch
-    in whose transaction it was committed, of a query with state.
+    in whose transaction it was committed, of a query with state, which keeps no journal: so it is loose, too.
     """
 
     offset: int
@@ -59,7 +59,7 @@ def to_commit(topic: str, positions: Mapping[int, tuple[int, int]], epoch: int) 
 
 def to_mark(ends: Mapping[tuple[str, int], int], mark: BatchMark) -> list[TopicPartition]:
     """Return the ends of a batch, by topic and partition, as they are committed in its transaction."""
-    note = _to_text({"epoch": 0, "at": int(time.time() * 1000), **mark._asdict()})
+    note = _to_text({"at": int(time.time() * 1000), **mark._asdict()})
     return [TopicPartition(topic, partition, offset, note) for (topic, partition), offset in ends.items()]
 
 
@@ -98,9 +98,10 @@ def _position(offset: int, metadata: str | None) -> GroupPosition:
         return GroupPosition(offset, is_loose=True)
     try:
         note = json.loads(metadata or "null")
+        if note["v"] == _VERSION and "state" in note:
+            return GroupPosition(offset, is_loose=True, mark=BatchMark(str(note["state"]), int(note["batch"])))
         if note["v"] == _VERSION:
-            mark = BatchMark(str(note["state"]), int(note["batch"])) if "state" in note else None
-            return GroupPosition(offset, int(note["epoch"]), int(note["at"]), mark=mark)
+            return GroupPosition(offset, int(note["epoch"]), int(note["at"]))
     except (ValueError, TypeError, KeyError, OverflowError, RecursionError):
         pass
     return GroupPosition(offset)

@@ -37,14 +37,16 @@ class BatchMarks:
     """The marks of a `state` as a run found them. `repeated` is the batch that Spark will repeat, if there is one, with
     the places whose parts are `published`. `former_state` is another one whose batches were published, if any. `newest`
     is a batch that was published and that the checkpoint does not have: then its state is an older one, as after a copy
-    was restored, or a disk forgot its last writes.
+    was restored, or a disk forgot its last writes. `overtaken` are the places that have a mark of another state, or
+    of a later batch.
     """
 
     state: str
-    repeated: int
+    repeated: int | None
     published: frozenset[Place]
     former_state: str | None = None
     newest: int | None = None
+    overtaken: frozenset[Place] = frozenset()
 
     def batch(self, number: int) -> MarkedBatch:
         """Return a batch of this run."""
@@ -71,11 +73,18 @@ def find_marks(positions: Positions, state: str, checkpoint: Path) -> BatchMarks
     }
     of_state = {place: mark.batch for place, mark in marks.items() if mark.state == state}
     newest = max(of_state.values(), default=-1)
-    repeated = planned if planned > committed else committed + 1
+    repeated = planned if planned > committed else None
     published = frozenset(place for place, batch in of_state.items() if batch == repeated)
     former_state = next((mark.state for mark in marks.values() if mark.state != state), None)
-    is_older = newest > planned
-    return BatchMarks(state, repeated, published, None if of_state else former_state, newest if is_older else None)
+    overtaken = marks.keys() - {place for place, batch in of_state.items() if batch <= planned}
+    return BatchMarks(
+        state,
+        repeated,
+        published,
+        None if of_state else former_state,
+        newest if newest > planned else None,
+        frozenset(overtaken),
+    )
 
 
 @dataclass

@@ -82,6 +82,7 @@ class MergedStage:
     def _begin(self) -> None:
         self.outcome = BatchOutcome()
         self._requests: list[ReadRequest] = []
+        self._events: list[tuple[int, bytes, bytes]] | None = None
 
     def take(self, merged: MergedChange) -> None:
         """Publish a merged row, or the merged scope of a delete; keep a request for `end`."""
@@ -123,12 +124,16 @@ class MergedStage:
 
     def end(self, flush: Callable[[float], None] | None = None) -> BatchOutcome:
         """Return the outcome of the batch, once its records are acknowledged: by the log's `flush`, or another one. Its
-        events may not be yet.
+        events may not be yet. With another one the events come last: a transaction that has some keeps all other
+        readers of their topic waiting.
         """
         if self._versions.is_altered():
             raise HelenusError(Kind.BATCH_FAILED, "the table was altered while a batch of it was under way", self._name)
         (flush or self.log.flush)(FLUSH_TIMEOUT_S)  # 4. flush: rows are read next, which may take long
+        self._events = None if flush is None else []
         self._cell_requests.answer(self._requests, self.outcome)  # 5. ask
+        for event in self._events or ():
+            self.append(*event)
         return self.outcome
 
     def close(self) -> None:
@@ -138,7 +143,10 @@ class MergedStage:
             self._registry.close()
 
     def _append_event(self, partition: int, key: bytes, value: bytes) -> None:
-        self.append(partition, key, value)
+        if self._events is None:
+            self.append(partition, key, value)
+        else:
+            self._events.append((partition, key, value))
 
     def _bury_poison(self, event: Event, reason: str) -> None:
         cause = HelenusError(Kind.POISON_EVENT, reason, self._name)

@@ -9,7 +9,7 @@ Keys are those of events, in Avro. All keys of one Cassandra partition are a gro
 batches as it takes; until then the marker is in the store.
 
 A key whose read was requested stays until its record comes. If none does, the read is requested again, at intervals
-that double.
+that double: first after `first_retry_s`.
 """
 
 from __future__ import annotations
@@ -28,12 +28,16 @@ _VERSION = b"\1"
 _MARKERS_KEY = b"w"
 _COUNT_KEY = b"n"
 _UINT64 = Struct(">Q")
-_FIRST_RETRY_S = 60
+FIRST_RETRY_S = 60
+FIRST_RETRY_OF_ONCE_S = 3600
+"""Where requests are made exactly once: none is lost, and one that comes before the record would be a second one."""
 _MAX_EXTENDED_S = (1 << 32) - 1
 _MAX_DOUBLINGS = 11  # 60 s doubled so often is more than a day
 _UINT32 = Struct(">I")
 _MAX_PENDING = 10_000
-"""Markers that wait for the records to come: with each batch they are written anew."""
+"""Markers that wait for the records to come, before it is looked which of them have come: with each batch they are
+written anew.
+"""
 
 
 class KeyReport(NamedTuple):
@@ -82,7 +86,15 @@ class KeyIndex:
     `max_requests` keys at most are requested. Which ones depends on the store, the reports and `now` alone.
     """
 
-    def __init__(self, store: KeyedStore, now: float, is_within: RangeTest, max_requests: int = 20_000) -> None:
+    def __init__(
+        self,
+        store: KeyedStore,
+        now: float,
+        is_within: RangeTest,
+        max_requests: int = 20_000,
+        first_retry_s: int = FIRST_RETRY_S,
+    ) -> None:
+        self._first_retry_s = first_retry_s
         self._store = store
         self._now = int(now)
         self._is_within = is_within
@@ -113,11 +125,13 @@ class KeyIndex:
         for report in report_list:
             if report.scope is None:
                 self._index_record(report)
-            else:
+            elif report.scope == "table" or not self._is_empty(report.group):
                 self._pending_markers.append(
                     [report.scope.encode(), report.group, report.bounds or b"", report.offset or b"", _UINT32.pack(0)]
                 )
-        if not is_behind or len(self._pending_markers) > _MAX_PENDING:
+        if is_behind and len(self._pending_markers) > _MAX_PENDING:
+            self._drop_done_markers()
+        if not is_behind:
             self._apply_markers()
         self.counts.pending_markers = len(self._pending_markers)
         if not is_behind:
@@ -130,6 +144,18 @@ class KeyIndex:
     def next_due(self) -> float | None:
         """Return when the partition is to be looked at without a record, s since the epoch; None: not at all."""
         return float(self._now) if self._pending_markers else self._calendar.next_due()
+
+    def _is_empty(self, group_name: bytes) -> bool:
+        """Return whether a small group, which is loaded, has no keys."""
+        group = self._keys.groups[group_name]
+        return not group.page_count and not group.pages[0]
+
+    def _drop_done_markers(self) -> None:
+        """Drop the markers of partitions of which no keys are left."""
+        self._keys.load({group for scope, group, *_ in self._pending_markers if scope != b"table"})
+        self._pending_markers = [
+            marker for marker in self._pending_markers if marker[0] == b"table" or not self._is_empty(marker[1])
+        ]
 
     def _index_record(self, report: KeyReport) -> None:
         """Add, change or remove the key of a record."""
@@ -167,7 +193,7 @@ class KeyIndex:
         """Request a read of a key's row, and schedule the next one, in case no record comes."""
         self.requested_keys[name] = group
         setattr(self.counts, reason, getattr(self.counts, reason) + 1)
-        retry_s = _FIRST_RETRY_S << min(entry.requests, _MAX_DOUBLINGS)
+        retry_s = self._first_retry_s << min(entry.requests, _MAX_DOUBLINGS)
         entry.requests = min(entry.requests + 1, 255)
         entry.scheduled_at = NEVER
         self._schedule(group, name, entry, self._now + retry_s)

@@ -10,7 +10,7 @@ from typing import Any
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle, TimerValues
 
 from helenus_connector.gate.event_content import decode_key
-from helenus_connector.state.keys._key_index import KeyIndex, RangeTest
+from helenus_connector.state.keys._key_index import FIRST_RETRY_OF_ONCE_S, FIRST_RETRY_S, KeyIndex, RangeTest
 from helenus_connector.state.keys._plan import KeysPlan
 from helenus_connector.state.keys._record_reader import unpack_reports
 from helenus_connector.state.store.pages import Pages
@@ -52,7 +52,8 @@ class KeysOperator(StatefulProcessor):
             packs += [bytes(pack) for pack in frame["said"].to_numpy() if pack is not None]
         table = self._table(topic_partition)
         store = Pages(self._store)
-        index = KeyIndex(store, tick, range_test(table))
+        retry_s = FIRST_RETRY_S if self._plan.owner is None else FIRST_RETRY_OF_ONCE_S
+        index = KeyIndex(store, tick, range_test(table), first_retry_s=retry_s)
         index.take(unpack_reports(packs), is_behind)
         store.flush()
         reach("state.after-merge")

@@ -77,7 +77,7 @@ class KeysPlan:
 
 def query_group(name: str) -> str:
     """Return what names the query of a connector's state among those that write."""
-    return f"state-{_file_name(name)}"
+    return f"state.{_file_name(name)}"  # with a dot, which no query.group has
 
 
 def state_directory(worker: WorkerSettings, name: str) -> Path:

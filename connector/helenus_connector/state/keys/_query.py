@@ -108,11 +108,16 @@ class KeysQuery(QueryRunner):
         if not isinstance(self._ownership.owner, RecordsOwner):
             return plan, None
         with closing(data_planner(self._worker)) as broker:
-            partitions = {topic: count for topic, count in broker.partitions(topics).items() if count}
-        name = _state_name(plan)
-        marks = read_marks(self._worker, self.name, partitions, name, plan.checkpoint / "query")
-        if marks.newest is not None:  # an older state is behind, and learns what it has missed
-            marks = dataclasses.replace(marks, state=_name_state(plan), published=frozenset())
+            partitions = broker.partitions(topics)
+        if missing := [topic for topic in topics if not partitions.get(topic)]:
+            problem = "one of its partitions has no leader, or the topic is gone"
+            raise HelenusError(Kind.BROKER_UNREACHABLE, problem, missing[0])
+        marks = read_marks(self._worker, self.name, partitions, _state_name(plan), plan.checkpoint / "query")
+        # Another state has requested what the repeated batch does, or will: this one is behind, and learns it from the
+        # data topic. What nobody has requested is once more due after a while.
+        marks = dataclasses.replace(marks, published=marks.published | marks.overtaken)
+        if marks.newest is not None:
+            marks = dataclasses.replace(marks, state=_name_state(plan))
         return dataclasses.replace(plan, owner=self._ownership.owner), marks
 
     def _claim(self, topics: Iterable[str], slots: int) -> None:
@@ -203,7 +208,7 @@ class _Requests(NamedTuple):
 def _state_name(plan: KeysPlan) -> str:
     """Return what tells a checkpoint's state from one that begins anew, with a name for one that has none."""
     file = plan.checkpoint / _NAME_FILE
-    with contextlib.suppress(FileNotFoundError):
+    with contextlib.suppress(FileNotFoundError, durable.Damaged):
         return str(durable.load(file, _VERSION))
     return _name_state(plan)
 

@@ -89,7 +89,7 @@ def _log(plan: KeysPlan, topic: str) -> Log:
     """Return the Log for the requests of a data topic's keys."""
     if plan.owner is None:
         return worker_process.events_log_for(plan.worker)
-    producers = OwnedProducers(plan.worker, plan.directory, plan.group, plan.owner, whole_batches=True)
+    producers = OwnedProducers(plan.worker, plan.directory, plan.group, plan.owner, whole_batches=False)
     return worker_process.owned_log_for(producers, Made(plan.name, topic))
 
 

@@ -2,8 +2,8 @@
 
 An offset is `{"tick": s since the epoch, "topics": {topic: {partition: next offset}}, "ids": {topic: id}}`. The tick is
 the batch's time, which the index goes by: a repeated batch has the same. It advances with new records, and when a topic
-partition is due. While data topics are read that were there before the run, it has `behind` as well: those of their
-partitions that the batch does not read to where they ended then. As `query.source`, this module imports nothing of ours
+partition is due. `behind` are the partitions of data topics of which no batch of a run has read all yet, and `from` is
+where it reads topics from that were left out (`_left_out`). As `query.source`, this module imports nothing of ours
 until it plans or reads.
 """
 
@@ -66,10 +66,11 @@ class RecordsReader(DataSourceStreamReader):
         self._planners: dict[bool, Planner] = {}  # by whether they are for topics of markers
         self._last_batch_at = time.time()
         self._checked_at = 0.0
-        self._first_ends: Offsets = {}  # of topics, when this run saw them first
+        self._resumed_topics: set[str] = set()
+        self._caught_up: set[tuple[str, str]] = set()  # partitions that a batch of this run has read to their end
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_loaded_plan": None, "_planners": {}, "_first_ends": {}}
+        return {**self.__dict__, "_loaded_plan": None, "_planners": {}}
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802
         return {"tick": 0.0, "topics": {}, "ids": {}}
@@ -87,6 +88,8 @@ class RecordsReader(DataSourceStreamReader):
                 latest = self._latest_offsets()
                 self._check_topics(start, latest)
                 begin = dict(start["topics"])
+                left_out = self._left_out()
+                begin.update(left_out)
                 new_topics = {topic: len(end_offsets) for topic, end_offsets in latest.items() if topic not in begin}
                 if new_topics:
                     begin.update(self._planner().earliest(new_topics))
@@ -97,11 +100,12 @@ class RecordsReader(DataSourceStreamReader):
                 raise
             now = time.time()
             is_due = now >= self._read_due_time() or now - self._last_batch_at > _MAX_IDLE_S
-            if topics != start["topics"] or is_due:
+            if topics != start["topics"] or left_out or is_due:
                 self._last_batch_at = now
+                self._resumed_topics.update(left_out)
                 end: dict[str, Any] = {"tick": round(now, 1), "topics": topics, "ids": ids}
-                behind = self._find_behind(topics, latest)
-                return {**end, "behind": behind} if behind else end
+                more = {"behind": self._find_behind(topics, latest), "from": left_out}
+                return {**end, **{name: value for name, value in more.items() if value}}
             if time.monotonic() > deadline:
                 return start
             time.sleep(_POLL_S)
@@ -109,18 +113,24 @@ class RecordsReader(DataSourceStreamReader):
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         """Return all topic partitions, each in one share: also those without a record, which may be due."""
         from helenus_connector.log.events import OffsetRange
+        from helenus_connector.state.keys._left_out import note_left_out
 
         ranges = []
+        left_out: Offsets = {}
         for topic, end_offsets in end["topics"].items():
+            start_offsets = end.get("from", {}).get(topic, start["topics"].get(topic))
             if topic not in self._plan().tables:
+                if start_offsets != end_offsets:
+                    left_out[topic] = start_offsets or dict.fromkeys(end_offsets, 0)
                 continue
-            start_offsets = start["topics"].get(topic)
             if start_offsets is None:
                 start_offsets = self._planner().earliest({topic: len(end_offsets)})[topic]
             ranges += [
                 OffsetRange(topic, int(number), start_offsets.get(number, 0), end_offset)
                 for number, end_offset in end_offsets.items()
             ]
+        if left_out:  # a repeated batch is of topics that are not followed just now
+            note_left_out(self._plan().checkpoint, left_out)
         behind = end.get("behind", {})
         if not ranges:
             return [ReadShare((), end["tick"], behind)]
@@ -142,25 +152,39 @@ class RecordsReader(DataSourceStreamReader):
         freeze("records")
 
     def commit(self, end: dict[str, Any]) -> None:
-        """Do nothing: the checkpoint alone counts."""
+        """Forget what was left out, and is read again up to there: otherwise the checkpoint alone counts."""
+        if "from" in end:
+            from helenus_connector.state.keys._left_out import forget_left_out
+
+            forget_left_out(self._plan().checkpoint, end["from"].keys())
 
     def stop(self) -> None:
         for planner in self._planners.values():
             planner.close()
         self._planners.clear()
 
+    def _left_out(self) -> Offsets:
+        """Return where topics go on that are followed again, until a batch is planned that reads them."""
+        from helenus_connector.state.keys._left_out import load_left_out
+
+        topics = self._plan().tables.keys() - self._resumed_topics
+        return {topic: offsets for topic, offsets in load_left_out(self._plan().checkpoint).items() if topic in topics}
+
     def _find_behind(self, topics: Offsets, latest: Offsets) -> dict[str, list[str]]:
-        """Return the partitions of data topics of which a batch that ends at `topics` does not read all that was there
-        when this run began. By what it knows of their keys they may live, or have expired, and may have records that
-        say so already.
+        """Return the partitions of data topics of which no batch of this run, up to one that ends at `topics`, reads
+        all that is there. By what is known of their keys these may be due, and have records by now that say more.
         """
-        for topic, ends in latest.items():
-            self._first_ends.setdefault(topic, dict(ends))
         tables = self._plan().tables
+        followed_ends = {topic: ends for topic, ends in topics.items() if topic in tables and not tables[topic].markers}
+        self._caught_up.update(
+            (topic, number)
+            for topic, ends in followed_ends.items()
+            for number, end in ends.items()
+            if end >= latest.get(topic, {}).get(number, end + 1)
+        )
         behind = {
-            topic: [number for number, end in ends.items() if end < self._first_ends.get(topic, {}).get(number, 0)]
-            for topic, ends in topics.items()
-            if topic in tables and not tables[topic].markers
+            topic: [number for number in ends if (topic, number) not in self._caught_up]
+            for topic, ends in followed_ends.items()
         }
         return {topic: numbers for topic, numbers in behind.items() if numbers}
 

@@ -75,7 +75,8 @@ class MergeRules:
 
     @classmethod
     def from_json(cls, fields: Mapping[str, Any]) -> MergeRules:
-        """Return the rules of these fields."""
+        """Return the rules of these fields, of which a later version may have more."""
+        fields = {name: value for name, value in fields.items() if name in cls.__dataclass_fields__}
         proven_up_to = {int(number): count for number, count in fields["proven_up_to"].items()}
         return cls(**{**fields, "proven_up_to": proven_up_to})
 

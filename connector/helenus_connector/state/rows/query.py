@@ -25,7 +25,7 @@ from pyspark.errors import PySparkException
 from helenus_connector import metrics
 from helenus_connector.config.run_directory import replace
 from helenus_connector.config.worker import WorkerSettings
-from helenus_connector.control.checkpoint import committed
+from helenus_connector.control.checkpoint import committed, latest_committed, sync_planned
 from helenus_connector.control.connectors import Connectors
 from helenus_connector.control.fences import fence
 from helenus_connector.control.plan import QueryPlan
@@ -210,9 +210,9 @@ class RowsQuery(QueryRunner):
             return None
         partitions = {task.events: len(identity.places)}
         marks = read_marks(self._worker, task.connector, partitions, identity.name, self.checkpoint)
-        if marks.newest is not None:
-            problem = f"its state is an older one: batch {marks.newest} was published, which this checkpoint has not"
-            advice = f"restore the one of then, or {_identity.advice(self.checkpoint)}, and published"
+        if marks.newest is not None or (marks.former_state is not None and latest_committed(self.checkpoint) >= 0):
+            problem = "its state is an older one: what was published since is not in it"
+            advice = f"restore the checkpoint of then, or {_identity.advice(self.checkpoint)}, and published"
             raise HelenusError(Kind.STATE, problem, str(self.checkpoint), advice)
         if marks.former_state is not None and self._state_begun_at_last != identity.name:
             reason = "the state that was published last is gone: rows are learned from events and a snapshot"
@@ -311,6 +311,8 @@ class RowsQuery(QueryRunner):
         self._connectors.note_written_topics(self._group, [task.data])
         try:
             marked = None if marks is None else marks.batch(batch.number)
+            if marked is not None:  # before it is published, or a disk that forgets it would leave an older state
+                sync_planned(self.checkpoint, batch.number)
             rows = batch.frame.mapInArrow(publish(plan, task.settings, marked), DONE).collect()
         except PySparkException as failure:
             raise error_in(str(failure)) or failure from None
