@@ -13,9 +13,9 @@ from helenus_connector.state.rows._operator import MergeRules
 STATE, TOPIC = "5ba1", "events-ks.t"
 
 
-def checkpoint(tmp_path: Path, planned: int, done: int) -> Path:
+def checkpoint(tmp_path: Path, planned: int, committed: int) -> Path:
     """A checkpoint of which these batches are the last."""
-    for folder, last in (("offsets", planned), ("commits", done)):
+    for folder, last in (("offsets", planned), ("commits", committed)):
         (tmp_path / folder).mkdir(parents=True)
         for number in range(max(0, last - 2), last + 1):
             (tmp_path / folder / str(number)).touch()
@@ -44,7 +44,7 @@ def test_positions_of_others_have_no_mark(metadata: str) -> None:
 
 
 def test_of_a_repeated_batch_the_parts_that_are_marked_are_left_out(tmp_path: Path) -> None:
-    marks = find_marks(marked(p0=7, p1=6, p2=7), STATE, checkpoint(tmp_path, planned=7, done=6))
+    marks = find_marks(marked(p0=7, p1=6, p2=7), STATE, checkpoint(tmp_path, planned=7, committed=6))
     assert marks.batch(7) == MarkedBatch(STATE, 7, frozenset({(TOPIC, 0), (TOPIC, 2)}))
     assert marks.batch(8) == MarkedBatch(STATE, 8)
 
@@ -52,22 +52,25 @@ def test_of_a_repeated_batch_the_parts_that_are_marked_are_left_out(tmp_path: Pa
 def test_places_that_another_state_or_a_later_batch_has_are_overtaken(tmp_path: Path) -> None:
     positions = marked(p0=6, p1=8, p2=7)
     positions[TOPIC]["3"] = GroupPosition(1, mark=BatchMark("another", 2))
-    assert find_marks(positions, STATE, checkpoint(tmp_path, planned=7, done=6)).overtaken == {(TOPIC, 1), (TOPIC, 3)}
+    assert find_marks(positions, STATE, checkpoint(tmp_path, planned=7, committed=6)).overtaken == {
+        (TOPIC, 1),
+        (TOPIC, 3),
+    }
 
 
 def test_of_a_batch_that_is_done_nothing_is_left_out(tmp_path: Path) -> None:
-    marks = find_marks(marked(p0=7, p1=7), STATE, checkpoint(tmp_path, planned=7, done=7))
+    marks = find_marks(marked(p0=7, p1=7), STATE, checkpoint(tmp_path, planned=7, committed=7))
     assert marks.batch(8) == MarkedBatch(STATE, 8)
 
 
 def test_a_state_that_is_older_than_its_marks_is_known(tmp_path: Path) -> None:
     """As of a copy that was restored: its next batch would be another one than was published under that number."""
-    assert find_marks(marked(p0=8, p1=7), STATE, checkpoint(tmp_path / "a", planned=7, done=7)).newest == 8
-    assert find_marks(marked(p0=8, p1=7), STATE, checkpoint(tmp_path / "b", planned=8, done=7)).newest is None
+    assert find_marks(marked(p0=8, p1=7), STATE, checkpoint(tmp_path / "a", planned=7, committed=7)).newest == 8
+    assert find_marks(marked(p0=8, p1=7), STATE, checkpoint(tmp_path / "b", planned=8, committed=7)).newest is None
 
 
 def test_a_state_that_begins_says_which_one_was_before(tmp_path: Path) -> None:
-    marks = find_marks(marked(p0=8), "another", checkpoint(tmp_path, planned=-1, done=-1))
+    marks = find_marks(marked(p0=8), "another", checkpoint(tmp_path, planned=-1, committed=-1))
     assert marks == BatchMarks("another", None, frozenset(), former_state=STATE, overtaken=frozenset({(TOPIC, 0)}))
     assert find_marks({}, STATE, tmp_path).former_state is None
     assert find_marks(marked(p0=0), STATE, checkpoint(tmp_path / "x", 0, 0)).former_state is None

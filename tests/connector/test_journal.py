@@ -404,6 +404,6 @@ def test_what_publishes_exactly_once(
     properties = {"bootstrap.servers": "h:1", "checkpoint.dir": str(tmp_path), **worker}
     table_properties = {"name": "t", "keyspace": "ks", "table": "t", "output.format": "json", **connector}
     settings = ConnectorSettings.from_properties(table_properties, "t")
-    found = obstacle(WorkerSettings.from_properties(properties, "worker"), settings)
-    assert reason in found
-    assert bool(found) == bool(reason)
+    problem = obstacle(WorkerSettings.from_properties(properties, "worker"), settings)
+    assert reason in problem
+    assert bool(problem) == bool(reason)

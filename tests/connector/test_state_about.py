@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import asdict
 from pathlib import Path
 from types import SimpleNamespace
@@ -129,7 +130,7 @@ def test_all_rows_are_known_when_what_the_snapshot_read_is_merged(
     monkeypatch.setattr(merger_module, "committed", lambda _: {topic: read})
     parts: tuple[Any, Any] = SimpleNamespace(), SimpleNamespace(has_all=lambda _: is_complete)
     merger = RowsQuery(settings, parts[0], "g", tmp_path, parts[1])
-    identity = StateIdentity("ks.t", topic, (0, 1), 2)
+    identity = StateIdentity("ks.t", topic, (0, 1), 2, name="5ba1")
     _identity.save_identity(tmp_path / "g", identity)
     assert not merger._advance_proof(task, identity)
     is_complete = True
@@ -143,7 +144,11 @@ def test_all_rows_are_known_when_what_the_snapshot_read_is_merged(
     read["1"] = 13
     assert merger._advance_proof(task, identity)
     whole = _identity.load_identity(tmp_path / "g")
-    assert whole == StateIdentity("ks.t", topic, (0, 1), 2, is_whole=True)
+    assert whole == StateIdentity("ks.t", topic, (0, 1), 2, is_whole=True, name="5ba1")
     assert not merger._advance_proof(task, whole)
     is_complete = False  # the connector was deleted, and is there again
     assert merger._check_identity(SimpleNamespace(), task) == _identity.load_identity(tmp_path / "g") == identity
+    _identity.save_identity(tmp_path / "g", dataclasses.replace(identity, name=""))  # of a version before
+    named = merger._check_identity(SimpleNamespace(), task)
+    assert named.name
+    assert _identity.load_identity(tmp_path / "g") == named

@@ -210,16 +210,16 @@ def test_a_time_that_one_column_outlives_is_not_forgotten() -> None:
 def test_nothing_is_requested_before_all_records_of_before_are_known() -> None:
     """An index that is learned anew: the null of an expired key, and of a deleted one, comes later in the topic."""
     store = DictStore()
-    expired, deleted, left = name(0, 1), name(1, 2), name(1, 3)
+    expired, deleted, alive = name(0, 1), name(1, 2), name(1, 3)
     marker = KeyReport(deleted[0], deleted[0], encode_offset(3), scope="partition")
-    records = [KeyReport(*key, encode_offset(offset), True, None) for offset, key in enumerate((deleted, left))]
+    records = [KeyReport(*key, encode_offset(offset), True, None) for offset, key in enumerate((deleted, alive))]
     index = KeyIndex(store, 100, within)
     index.take([*records, KeyReport(*expired, encode_offset(2), True, 50), marker], is_behind=True)
     assert not index.requested_keys
     assert index.counts.pending_markers == 1
     nulls = [KeyReport(*key, encode_offset(offset)) for offset, key in enumerate((expired, deleted), 4)]
     index = index_reports(store, nulls, 110)
-    assert index.requested_keys.keys() == {left[1]}, "what has no null by then"
+    assert index.requested_keys.keys() == {alive[1]}, "what has no null by then"
     assert not index_reports(store, (), 111).requested_keys
 
 

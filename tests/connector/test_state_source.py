@@ -111,8 +111,8 @@ def test_partitions_are_behind_until_a_batch_reads_all_there_is(
     assert behind < 6
     ends["data"]["0"] += 5_000
     assert "behind" not in made.latestOffset(offsets, made.getDefaultReadLimit()), "it has caught up once"
-    again = reader(tmp_path, monkeypatch, {"data": {"0": 9, "1": 40}})
-    assert again.partitions(before, offsets)[0].behind == {}, "a repeated batch goes by its offset"  # type: ignore[attr-defined]
+    later_reader = reader(tmp_path, monkeypatch, {"data": {"0": 9, "1": 40}})
+    assert later_reader.partitions(before, offsets)[0].behind == {}, "a repeated batch goes by its offset"  # type: ignore[attr-defined]
 
 
 def test_markers_wait_while_the_data_topic_has_no_leader(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -174,8 +174,6 @@ def wait_worker_quiet(
             return False
         metrics = ("helenus_connector_keys_unconfirmed", "helenus_connector_gate_waiting_events")
         waiting = sum(running.total(metric) for metric in metrics)
-        if KEYED in tables:  # what is to expire
-            waiting += running.total("helenus_connector_state_waiting", connector=KEYED.replace(".", "-"))
         return not waiting and all(group_offsets(brokers, group(t), f"events-{t}") == ends[t] for t in tables)
 
     eventually(is_quiet, lambda: f"all is published; the worker's log ends:\n{tail()}", every=2)
@@ -189,11 +187,25 @@ def read_topic(pipeline: Pipeline, table: str, keys: range) -> Counts:
     return read_counts(str(pipeline.status.bootstrap_servers), f"data-{table}", keys)
 
 
+def wait_expired(pipeline: Pipeline, writes: WriteLog, session: Any) -> None:
+    """Wait until each row that has expired has its null."""
+
+    def differing() -> list[str]:
+        return last_differing(read_topic(pipeline, KEYED, writes.keys), rows_of(session, KEYED, writes.keys), ())
+
+    eventually(lambda: not differing(), lambda: f"{KEYED}: {differing()[:8]}\n{pipeline.connector.tail()}", every=2)
+
+
+def rows_of(session: Any, table: str, keys: range) -> dict[int, int]:
+    return {row.k: row.n for row in session.execute(f"SELECT k, n FROM {table}") if row.k in keys}
+
+
 def check_records(pipeline: Pipeline, writes: WriteLog, session: Any, has_state: bool = True) -> None:
     errors = {}
+    wait_expired(pipeline, writes, session)
     for table in TABLES:
         counts = read_topic(pipeline, table, writes.keys)
-        rows = {row.k: row.n for row in session.execute(f"SELECT k, n FROM {table}") if row.k in writes.keys}
+        rows = rows_of(session, table, writes.keys)
         errors[table] = last_differing(counts, rows, writes.gone[table])
         if table == KEYED:
             errors[table] = [*last_differing(counts, rows, ()), *nulls_again(counts)]

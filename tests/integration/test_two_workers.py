@@ -163,6 +163,9 @@ def test_a_worker_that_is_stopped_and_goes_on(pipelines: tuple[Pipeline, Pipelin
 @pytest.mark.long
 def test_workers_that_are_killed_and_stopped_in_turns(pipelines: tuple[Pipeline, Pipeline], session: Any) -> None:
     """As when both are started by a supervisor, and stopped by the machine below them."""
+    for pipeline in pipelines:
+        if pipeline.connector.process is None:  # this test runs alone
+            pipeline.connector.start().ready()
     try:
         with Counting(session, table_of(pipelines[0]), KEYS):
             take_turns(pipelines, random.Random(SEED))

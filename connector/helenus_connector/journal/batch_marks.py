@@ -71,12 +71,12 @@ def find_marks(positions: Positions, state: str, checkpoint: Path) -> BatchMarks
         for number, position in of_topic.items()
         if position.mark is not None
     }
-    of_state = {place: mark.batch for place, mark in marks.items() if mark.state == state}
+    of_state = {topic_partition: mark.batch for topic_partition, mark in marks.items() if mark.state == state}
     newest = max(of_state.values(), default=-1)
     repeated = planned if planned > committed else None
-    published = frozenset(place for place, batch in of_state.items() if batch == repeated)
+    published = frozenset(topic_partition for topic_partition, batch in of_state.items() if batch == repeated)
     former_state = next((mark.state for mark in marks.values() if mark.state != state), None)
-    overtaken = marks.keys() - {place for place, batch in of_state.items() if batch <= planned}
+    overtaken = marks.keys() - {topic_partition for topic_partition, batch in of_state.items() if batch <= planned}
     return BatchMarks(
         state,
         repeated,

@@ -52,11 +52,11 @@ def _request_reads(
         for batch in batches:
             for row in batch.to_pylist():
                 topic, _, partition = row["place"].rpartition("/")
-                place = topic, int(partition)
+                topic_partition = topic, int(partition)
                 keys = requested_keys(row["asked"])
-                is_requested = marked is not None and place in marked.published
+                is_requested = marked is not None and topic_partition in marked.published
                 if marked is not None and not is_requested and row["ends"] >= 0:
-                    ends[place] = row["ends"]
+                    ends[topic_partition] = row["ends"]
                 if keys and not is_requested:
                     log = _log(plan, topic)
                     events = _events_topic(plan, log, topic)

@@ -56,8 +56,8 @@ def load_identity(checkpoint: Path) -> StateIdentity | None:
         raise HelenusError(Kind.STATE, reason, str(checkpoint / "state"), advice(checkpoint))
     is_whole = fields.get("is_whole", False)
     proven = {int(partition): count for partition, count in fields.get("proven", {}).items()}
-    of = fields["table"], fields["topic"], tuple(fields["places"]), fields["slots"]
-    return StateIdentity(*of, is_whole, proven, fields.get("name", ""))
+    places, name = tuple(fields["places"]), fields.get("name", "")
+    return StateIdentity(fields["table"], fields["topic"], places, fields["slots"], is_whole, proven, name)
 
 
 def save_identity(checkpoint: Path, identity: StateIdentity) -> None:

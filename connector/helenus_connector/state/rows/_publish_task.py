@@ -110,7 +110,7 @@ def _publish(
                 stage.check({column for place_result in place_results for column in place_result.columns})
                 reach("state.before-flush")
                 if marked is not None:
-                    ends = {place: end for place, end in ends.items() if place not in marked.published}
+                    ends = {name: end for name, end in ends.items() if name not in marked.published}
                 outcome = _end(stage, marked, ends, plan)
                 reach("state.after-flush")
                 result = PublishResult(outcome, place_results)
