@@ -40,6 +40,7 @@ ACLS = [
     (CONNECTOR, "TOPIC", "dlq-", ["CREATE", "WRITE"]),
     (CONNECTOR, "TOPIC", "helenus-offsets", ["CREATE", "READ", "WRITE", "DELETE"]),
     (CONNECTOR, "TOPIC", "helenus-configs", ["CREATE", "READ", "WRITE"]),
+    (CONNECTOR, "TOPIC", "helenus-status", ["CREATE", "READ", "WRITE"]),
     (CONNECTOR, "GROUP", "helenus", ["READ"]),
     (CONNECTOR, "TRANSACTIONAL_ID", "helenus", ["WRITE", "DESCRIBE"]),
 ]

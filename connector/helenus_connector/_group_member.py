@@ -18,9 +18,11 @@ from helenus_connector.config.worker import WorkerSettings
 from helenus_connector.control.backoff import ReasonLog
 from helenus_connector.control.connectors import Connectors
 from helenus_connector.control.documents import ConnectorFile, Document
+from helenus_connector.control.status import ConnectorStatus
 from helenus_connector.group.documents import ConnectorRecords, SnapshotRecords, connector_values, snapshot_values
 from helenus_connector.group.membership import GroupMembership
 from helenus_connector.group.shared_topic import SharedTopic
+from helenus_connector.group.status_topic import StatusTopic
 from helenus_connector.group.term import announce_term, begin_term, check_directory
 from helenus_connector.journal.committed import CommittedPositions
 from helenus_connector.snapshot.snapshot_store import SnapshotFile
@@ -62,6 +64,8 @@ class GroupMember:
         # The files are for a worker that leaves the group.
         self.connectors: Document = _Copied(ConnectorRecords(self._topic), ConnectorFile(directory))
         self.snapshots: Document = _Copied(SnapshotRecords(self._topic), SnapshotFile(directory))
+        self._status: StatusTopic | None = None
+        self._generation = 0
         self._term_name = uuid.uuid4().hex
         self.term = ""
         """The term of this leader: the group and a number, which no earlier leader had."""
@@ -120,6 +124,16 @@ class GroupMember:
         """Commit positions of a consumer group, while this worker leads. Raises HelenusError: NOT_OWNER."""
         self._topic.update(lambda _: {}, {group: positions})
 
+    def show_status(self, connectors: Connectors) -> None:
+        """Begin to write the status of the connectors, which are all loaded, for tools."""
+
+        def statuses() -> dict[str, ConnectorStatus]:
+            with connectors.lock:
+                return {name: connector.status() for name, connector in connectors.all_with_files().items()}
+
+        self._status = StatusTopic(self._worker, self._generation, statuses, lambda: self.leads)
+        self._status.start()
+
     def renew_positions(self, connectors: Connectors) -> None:
         """Now and then, commit once more the positions of connectors that do not run: no batch does."""
         if time.monotonic() - self._renewed_at < _RENEW_S:
@@ -147,6 +161,8 @@ class GroupMember:
             if self.term and not self.leads:
                 advice = "the brokers had no sign of life of this worker for session.timeout.ms; it stands by now"
                 _log.warning("worker.replaced", reason=self.reason(), advice=advice)
+            if self._status is not None:
+                self._status.close()
             self._membership.leave()
             self._topic.close()
 
@@ -179,6 +195,7 @@ class GroupMember:
         former = self._topic.former
         begin_term(directory, former, leader)
         self._membership.note_begun(leader)
+        self._generation = leader.number
         self.term = f"{self._worker.group_name}#{leader.number}"
         who = None if former is None else former.worker_id
         _log.info("worker.leads", group=self._worker.group_id, number=leader.number, former=who)

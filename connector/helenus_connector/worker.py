@@ -142,6 +142,8 @@ class Worker:
                     return
             try:
                 self._load_saved()
+                if self._member is not None and self._is_loaded:
+                    self._member.show_status(self.connectors)
                 listener = self._serve(listener)
                 while not self._stopping.is_set() and (self._member is None or self._member.leads):
                     self._turn(directory)

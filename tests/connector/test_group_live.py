@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import json
 import threading
 import uuid
-from collections.abc import Iterator
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing
 from pathlib import Path
+from typing import Any
 
 import pytest
-from confluent_kafka import Producer
+from confluent_kafka import OFFSET_BEGINNING, Consumer, Producer, TopicPartition
 from patience import eventually
 
 from helenus_connector.config.worker import WorkerSettings
+from helenus_connector.control.status import ConnectorStatus, TaskStatus
 from helenus_connector.group._leader import Leader
 from helenus_connector.group.membership import GroupMembership
 from helenus_connector.group.shared_topic import SharedTopic
+from helenus_connector.group.status_topic import StatusTopic
 from helenus_schemas.errors import HelenusError, Kind
 from helenus_sinks.kafka.log import KafkaLog
 from helenus_sinks.kafka.owners import Made, RecordsOwner, claim, run_name
@@ -56,6 +60,9 @@ class Group:
         topic.create()
         self._stack.callback(topic.close)
         return topic
+
+    def on_close(self, close: Callable[[], object]) -> None:
+        self._stack.callback(close)
 
     def member(self) -> GroupMembership:
         worker = self.worker()
@@ -180,6 +187,70 @@ def test_a_later_leader_keeps_its_records(group: Group) -> None:
     assert claimed(owner(f"{group.name}-other#1")), "a start takes over, in another group too"
     assert claimed(owner(""))
     assert claimed(owner(f"{group.name}#1"))
+
+
+def test_the_status_is_of_the_leader_alone(group: Group) -> None:
+    """A second worker takes over, and removes what is of connectors that are no more; the first one writes no more."""
+    shown: dict[str, dict[str, ConnectorStatus]] = {
+        "first": {"a": status("RUNNING", 2), "b": status("RUNNING", 1)},
+        "second": {"a": status("PAUSED", 1)},
+    }
+    leading = {"first"}
+
+    def topic(name: str, generation: int) -> StatusTopic:
+        made = StatusTopic(group.worker(), generation, lambda: dict(shown[name]), lambda: name in leading)
+        group.on_close(made.close)
+        made.start()
+        return made
+
+    def states() -> dict[str, tuple[str, int]]:
+        return {key: (value["state"], value["generation"]) for key, value in read_statuses(group).items()}
+
+    first = topic("first", 1)
+    former = {
+        "status-connector-a": ("RUNNING", 1),
+        "status-task-a-0": ("RUNNING", 1),
+        "status-task-a-1": ("RUNNING", 1),
+        "status-connector-b": ("RUNNING", 1),
+        "status-task-b-0": ("RUNNING", 1),
+    }
+    eventually(lambda: states() == former, lambda: str(states()))
+    del shown["first"]["b"]
+    eventually(lambda: not any("-b" in key for key in states()), lambda: str(states()))
+
+    leading.add("second")
+    topic("second", 2)
+    present = {"status-connector-a": ("PAUSED", 2), "status-task-a-0": ("PAUSED", 2)}
+    eventually(lambda: states() == present, lambda: str(states()))
+    leading.remove("first")  # it goes on late, with what it had
+    shown["first"]["a"] = status("FAILED", 2)
+    first.close()
+    assert states() == present
+    assert read_statuses(group)["status-task-a-0"] == {
+        "state": "PAUSED",
+        "trace": None,
+        "worker_id": "127.0.0.1:9002",
+        "generation": 2,
+    }
+
+
+def status(state: str, tasks: int) -> ConnectorStatus:
+    return ConnectorStatus(state, None, [TaskStatus(number, state) for number in range(tasks)])
+
+
+def read_statuses(group: Group) -> dict[str, Any]:
+    """What a reader of the status topic knows by now."""
+    topic = f"helenus-status-{group.name}"
+    consumer = Consumer({"bootstrap.servers": group.address, "group.id": "reader", "enable.partition.eof": True})
+    values: dict[str, Any] = {}
+    with closing(consumer):
+        if topic not in consumer.list_topics(timeout=30).topics:
+            return {}
+        consumer.assign([TopicPartition(topic, 0, OFFSET_BEGINNING)])
+        while (message := consumer.poll(30)) is not None and message.error() is None:
+            value, key = message.value(), (message.key() or b"").decode()
+            values[key] = None if value is None else json.loads(value)
+    return {key: value for key, value in values.items() if value is not None}
 
 
 def test_a_worker_without_rights_or_brokers(tmp_path: Path) -> None:

@@ -44,7 +44,7 @@ _ALIASES: Mapping[str, str | Alias] = {
     "offset.storage.partitions": Alias(why="each connector has a topic of its own, of one partition"),
     "offset.flush.*": Alias(why=_POSITIONS),
     "config.storage.partitions": Alias(why="the topic has one partition, as Connect's"),
-    "status.storage.*": Alias(why="the worker that leads shows the status, and the others ask it"),
+    "status.storage.partitions": Alias(why="the topic has one partition"),
     "plugin.path": Alias(why="the connector is all there is"),
 }
 
@@ -92,6 +92,11 @@ class WorkerSettings(PulsarSettings, KafkaSettings, LogSettings):
     """How the name of the topic begins with what the workers of a group share: connectors, with their passwords, and
     how far snapshots are; the group's id follows."""
     config_storage_replication_factor: Annotated[ReplicationFactor, Group("Kafka")] = -1
+    """Replication factor of this topic. -1: the brokers' default."""
+    status_storage_topic: Annotated[str, Group("Kafka")] = "helenus-status"
+    """How the name of the topic begins to which a group's workers write the status of connectors and tasks, for tools;
+    the group's id follows."""
+    status_storage_replication_factor: Annotated[ReplicationFactor, Group("Kafka")] = -1
     """Replication factor of this topic. -1: the brokers' default."""
     pulsar_key_based_batcher: Annotated[bool, Group("Pulsar", "LOW")] = False
     """Whether a batch has records of one key only. Consumers that share a subscription of type `Key_Shared` need that,
@@ -274,6 +279,11 @@ class WorkerSettings(PulsarSettings, KafkaSettings, LogSettings):
     def group_topic(self) -> str:
         """Return the topic with what the workers of the group share."""
         return f"{self.config_storage_topic}-{self.group_name}"
+
+    @property
+    def status_topic(self) -> str:
+        """Return the topic to which the workers of the group write the status of connectors and tasks."""
+        return f"{self.status_storage_topic}-{self.group_name}"
 
     @property
     def group_name(self) -> str:

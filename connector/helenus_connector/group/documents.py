@@ -15,7 +15,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from helenus_connector.control.connectors import DELETED
-from helenus_connector.group.shared_topic import SharedTopic, Values
+from helenus_connector.group._topic_writer import Values
+from helenus_connector.group.shared_topic import SharedTopic
 
 _CONNECTOR, _TARGET, _FILE = "connector-", "target-state-", "helenus-file-"
 _SNAPSHOTS, _SIGNALS = "helenus-snapshots-", "helenus-signals-"

@@ -17,7 +17,7 @@ from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaExcepti
 from helenus_connector.config.worker import WorkerSettings
 from helenus_connector.control.backoff import ReasonLog
 from helenus_connector.group._leader import KEY, Leader
-from helenus_connector.group.shared_topic import PARTITION
+from helenus_connector.group._topic_writer import PARTITION
 from helenus_schemas.errors import Action, HelenusError, Kind
 from helenus_sinks.kafka.errors import DeliveryReports, broker_error, new_client
 from helenus_sinks.kafka.settings import client_settings
