@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from confluent_kafka import Consumer, TopicPartition
+from confluent_kafka import Consumer, KafkaException, TopicPartition
 from integration.group_offsets import end_offsets, group_offsets
 from integration.pipeline import Command, Pipeline
 from integration.test_exactly_once import ENVELOPES, ROWS, set_properties
@@ -22,6 +22,7 @@ from integration.worker_group import CLASS, WorkerGroup, await_record
 from integration.write_log import WriteLog, each_change_once, each_once, last_differing, read_counts
 from patience import eventually
 
+from helenus_stack.stack import Stack
 from helenus_stack.status import Status
 
 pytestmark = pytest.mark.integration
@@ -33,6 +34,9 @@ KEYS, RATE = 100, 60.0
 GROUP = "helenus-workers"
 SEED = int(os.environ.get("HELENUS_SEED", time.time_ns() % 10**6))
 STOPPED_S = 15
+AWAY_S = 90
+BACK_S = 60
+"""How long it takes at most, on a busy machine, until all is as before; clients wait up to 10 s between attempts."""
 NAME = "grouped-other"
 
 
@@ -156,6 +160,76 @@ def test_workers_are_restarted_one_after_the_other(group: WorkerGroup, writes: W
             eventually(lambda w=worker: w.health()[0] == 200, worker.tail)  # type: ignore[misc]
 
 
+@pytest.mark.long
+@pytest.mark.parametrize("fault", ["hang", "are killed"])
+def test_brokers_that_are_away_for_longer_than_a_session(
+    fault: str, group: WorkerGroup, writes: WriteLog, stack: Stack, session: Any
+) -> None:
+    """Every member has lost the group by then. When the brokers are back one of them leads, and has lost nothing."""
+    first = group.await_leader()
+    for other in group.others(first):
+        group.await_standby(other)
+    with exactly_once(group, writes, session):
+        time.sleep(3)
+        with brokers_away(stack, fault):
+            time.sleep(AWAY_S / 2)
+            for worker in group.workers:
+                status = answer(group, worker, "/connectors/grouped-read/status")
+                assert status["connector"]["worker_id"] == f"127.0.0.1:{first.port}", "REST answers"
+            time.sleep(AWAY_S / 2)
+        back_at = time.monotonic()
+        ends = eventually(lambda: ends_once_led(group, WRITTEN), "its data topic has leaders", every=0.1)
+        eventually(lambda: ends_once_led(group, WRITTEN) not in (ends, {}), "a record comes", every=0.1)
+        record_s = time.monotonic() - back_at
+        eventually(lambda: all(saves(group, worker) for worker in group.workers), "a change over REST is kept")
+        rest_s = time.monotonic() - back_at
+        assert max(record_s, rest_s) < BACK_S, f"a record after {record_s:.1f} s, REST after {rest_s:.1f} s"
+        time.sleep(2)
+    # It may be the other one, once the group has assigned anew what all had lost.
+    eventually(lambda: one_leads(group), lambda: "\n\n".join(worker.tail() for worker in group.workers))
+
+
+def ends_once_led(group: WorkerGroup, table: str) -> dict[int, int]:
+    """The ends of a table's data topic; none while brokers that have just come back elect its leaders."""
+    try:
+        return end_offsets(str(group.pipeline.status.bootstrap_servers), f"data-{table}")
+    except KafkaException:
+        return {}
+
+
+def one_leads(group: WorkerGroup) -> bool:
+    """Whether one of the workers runs, and the others stand by for it."""
+    running = [worker for worker in group.workers if group.leader([worker]) is not None]
+    if len(running) != 1 or running[0].health()[0] != 200:
+        return False
+    standby = f"standby: 127.0.0.1:{running[0].port} leads the group {GROUP}"
+    return all(group.health(other) == standby for other in group.others(running[0]))
+
+
+@contextmanager
+def brokers_away(stack: Stack, fault: str) -> Iterator[None]:
+    if fault == "hang":
+        stack.pause("kafka")
+    else:
+        stack.kill("kafka")
+    try:
+        yield
+    finally:
+        if fault == "hang":
+            stack.resume("kafka")
+        else:
+            stack.start("kafka")
+
+
+def saves(group: WorkerGroup, worker: Command) -> bool:
+    """Whether a change over REST is kept by now, asked of this worker."""
+    try:
+        group.ask(worker, "PUT", "/connectors/grouped-read/resume")
+        return bool(group.ask(worker, "GET", "/connectors/grouped-read/status")["connector"]["state"] == "RUNNING")
+    except OSError:
+        return False
+
+
 def test_what_is_done_over_rest_is_known_to_the_next_leader(group: WorkerGroup, session: Any) -> None:
     """A connector that the standby was asked for, its wanted state, its snapshot, and where an operator moved it; all
     that though the disks of the leader are lost.
@@ -203,15 +277,23 @@ def snapshot_state(group: WorkerGroup, worker: Command) -> str:
 
 def test_connects_own_tools_read_the_topic(group: WorkerGroup) -> None:
     """It has the records of Kafka Connect's workers, and Kafka shows who is in the group."""
-    values = read_topic(group)
+    values = read_topic(group, "configs")
     assert values["connector-grouped-read"]["properties"]["name"] == "grouped-read"
     assert values["target-state-grouped-read"] == {"state": "STARTED", "state.v2": "STARTED"}
     leader = group.await_leader()
     assert values["helenus-leader"]["worker_id"] == f"127.0.0.1:{leader.port}"
+    own = {"worker_id": f"127.0.0.1:{leader.port}", "generation": values["helenus-leader"]["number"]}
+    running = {"state": "RUNNING", "trace": None, **own}
+
+    def statuses() -> dict[str, Any]:
+        return {key: value for key, value in read_topic(group, "status").items() if value is not None}
+
+    expected = {f"status-{kind}": running for kind in ("connector-grouped-read", "task-grouped-read-0")}
+    eventually(lambda: expected.items() <= statuses().items(), lambda: str(statuses()))
 
 
-def read_topic(group: WorkerGroup) -> dict[str, Any]:
-    topic = f"helenus-configs-{group.name}"
+def read_topic(group: WorkerGroup, kind: str) -> dict[str, Any]:
+    topic = f"helenus-{kind}-{group.name}"
     settings = {"bootstrap.servers": group.pipeline.status.bootstrap_servers, "group.id": "reader"}
     consumer = Consumer({**settings, "isolation.level": "read_committed", "enable.auto.commit": False})
     consumer.assign([TopicPartition(topic, 0, 0)])
