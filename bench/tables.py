@@ -1,6 +1,7 @@
 """What twenty connectors on one worker cost, against one.
 
     python -m bench tables [--tables 20] [--rate 20] [--rounds 3] [--alone]
+    python -m bench tables --starts exactly.once.support=disabled exactly.once.support=required [--tables 200] [--log …]
 
 In one run on one stack, first a worker with one connector, then one with a connector for each table (with `--alone`
 only that one):
@@ -9,6 +10,9 @@ only that one):
 - write → record at so many writes a second, over all tables, and the CPU of the worker's processes meanwhile: by half
   minutes, as in the first ones Java still compiles, and a Python worker meets tables for the first time.
 - Idle: their CPU over half a minute without writes, their memory and threads.
+
+With `--starts` only how long a worker with all tables takes to be ready, once with new topics, and then by turns with
+each of these settings.
 """
 
 from __future__ import annotations
@@ -23,6 +27,7 @@ from typing import Any
 
 from bench.backlog import by_kind, cpu_of, memory_by_kind
 from bench.path import Arrivals, add, delays, has_arrived, is_ready, report, running, topics_exist, wait
+from helenus_connector.config.worker import WorkerSettings
 from helenus_schemas.codec.avro_long import long_bytes
 from helenus_stack import programs
 from helenus_stack.cql import session
@@ -44,12 +49,14 @@ def main() -> None:
     parser.add_argument("--rate", type=float, default=20, help="writes a second")
     parser.add_argument("--rounds", type=int, default=3, help="half minutes of writes")
     parser.add_argument("--alone", action="store_true", help="not with one connector first")
+    parser.add_argument("--starts", nargs="*", default=[], metavar="KEY=VALUE", help="only starts, with each of these")
+    parser.add_argument("--log", choices=["kafka", "pulsar"], default="kafka", help="of --starts")
     options = parser.parse_args()
     tables = [f"t{i:02}" for i in range(options.tables)]
     heap = HEAP_OF_MANY if len(tables) > MANY else HEAP
     with (
         tempfile.TemporaryDirectory() as folder,
-        Stack(Path(folder) / "stack", brief=False, heap=heap, progress=Terminal()) as stack,
+        Stack(Path(folder) / "stack", brief=False, heap=heap, log=options.log, progress=Terminal()) as stack,
     ):
         status = stack.status()
         with session(status) as cassandra:
@@ -60,6 +67,9 @@ def main() -> None:
                 cassandra.execute(f"CREATE TABLE bench.{table} (k int PRIMARY KEY, v text) WITH cdc = true")
             with running(programs.agent(status, stack.directory / "bench"), {}):
                 topics_exist(status, *(f"events-bench.{table}" for table in tables))
+                if options.starts:
+                    compare_starts(stack, status, tables, options.starts, options.rounds)
+                    return
                 for group in [tables] if options.alone else [tables[:1], tables]:
                     measure(stack, status, cassandra, group, options.rate, options.rounds)
 
@@ -101,6 +111,29 @@ def measure(stack: Stack, status: Status, cassandra: Any, tables: list[str], rat
         spent(pid, before, f"{len(tables)} tables, idle")
         kinds = memory_by_kind(pid)
         print(f"{len(tables)} tables: {memory_of(pid):.0f} MB resident; for themselves {kinds}", flush=True)
+
+
+def compare_starts(stack: Stack, status: Status, tables: list[str], settings: list[str], rounds: int) -> None:
+    """The starts of workers that differ in a setting, each with a connector for each table."""
+    java = {"JAVA_HOME": str(spark_java_home(Terminal()))}
+    workers = {}
+    for number, setting in enumerate(settings):
+        folder = stack.directory / f"starts{number}"
+        made = [programs.connector(status, folder, "bench", table) for table in tables]
+        of_worker = WorkerSettings.knows(setting.partition("=")[0])
+        for program in made:
+            add(program.files[1], ["snapshot.mode=never", *([] if of_worker else [setting])])
+        worker_file = made[-1].files[0]
+        add(worker_file, [setting] if of_worker else [])
+        files = [worker_file, *(program.files[1] for program in made)]
+        workers[setting] = programs.Program("connector", Path(status.directory), files)
+    for setting, worker in workers.items():
+        with running(worker, java):
+            started(worker, f"{len(tables)} tables, {setting}, the first start")
+    for turn in range(rounds):
+        for setting, worker in sorted(workers.items(), reverse=turn % 2 == 1):
+            with running(worker, java):
+                started(worker, f"{len(tables)} tables, {setting}")
 
 
 def started(worker: programs.Program, label: str) -> None:
