@@ -408,18 +408,21 @@ def test_no_secret_in_a_process_list(tmp_path: Path) -> None:
     assert mode == 0o600
 
 
-SERIAL, FIRST = ["-XX:+UseSerialGC"], ["-XX:TieredStopAtLevel=1", "-XX:ReservedCodeCacheSize=240m"]
+SMALL, SERIAL = ["-XX:+UseSerialGC", "-Xms128m"], ["-XX:+UseSerialGC"]
+FIRST = ["-XX:TieredStopAtLevel=1", "-XX:ReservedCodeCacheSize=240m"]
 
 
 @pytest.mark.parametrize(
     ("properties", "has_state", "light"),
     [
-        ({}, False, SERIAL + FIRST),
+        ({}, False, SMALL + FIRST),
         ({}, True, SERIAL),
         ({"driver.memory": "4g"}, False, FIRST),
         ({"driver.extraJavaOptions": "-XX:+UseG1GC -Dx=y"}, False, FIRST),
         ({"driver.defaultJavaOptions": "-XX:+UseZGC -XX:-TieredCompilation"}, False, []),
-        ({"driver.extraJavaOptions": "-XX:TieredStopAtLevel=3"}, False, SERIAL),
+        ({"driver.extraJavaOptions": "-XX:TieredStopAtLevel=3"}, False, SMALL),
+        ({"driver.extraJavaOptions": "-Xms256m"}, False, SERIAL + FIRST),
+        ({"driver.defaultJavaOptions": "-XX:InitialRAMPercentage=1"}, False, SERIAL + FIRST),
     ],
 )
 def test_a_jvm_does_little_unless_an_operator_decides(
