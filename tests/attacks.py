@@ -11,8 +11,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-import processes
 import pyspark
+from bench import processes
 
 from helenus_stack.jars import fetch, read_lock
 from helenus_stack.java import java_home

@@ -9,10 +9,10 @@ import subprocess
 import sys
 from pathlib import Path
 
-import processes
 import pyspark
 import pytest
 import structlog
+from bench import processes
 from java_classes import HELENUS, SOURCES, compiled, packed
 
 from helenus_connector.config.worker import WorkerSettings

@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from bench.relay import Relay
 from integration.group_offsets import commit_offsets, end_offsets, group_offsets
 from integration.pipeline import Command, Pipeline, free_port, script, write_properties
-from integration.relay import Relay
 from integration.test_many_connectors import Rest
 from integration.worker_faults import WorkerFaults
 from integration.write_log import (

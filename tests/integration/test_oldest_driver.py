@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from bench.processes import contents, family
 from integration.pipeline import Pipeline
 from integration.test_broker_versions import MODES, create_tables
 from integration.test_cassandra_versions import insert_every_type
@@ -19,7 +20,6 @@ from integration.test_path import TYPES
 from integration.test_state import write as write_rows
 from integration.test_verify import command as verify
 from integration.workload import Workload
-from processes import contents, family
 
 from helenus_stack.status import Status
 

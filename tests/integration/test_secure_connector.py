@@ -20,9 +20,9 @@ from pathlib import Path
 from typing import Any
 
 import attacks
-import processes
 import pytest
 import trustme
+from bench import processes
 from compose.test_observability import expressions
 from confluent_kafka import Consumer, TopicPartition
 from integration.pipeline import free_port, script, write_properties

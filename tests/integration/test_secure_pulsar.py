@@ -9,9 +9,9 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-import processes
 import pytest
 import trustme
+from bench import processes
 from integration.pipeline import free_port, script, write_properties
 from integration.test_secure_connector import environment
 from patience import eventually

@@ -17,13 +17,13 @@ from typing import Any
 import confluent_kafka
 import pulsar
 import pytest
+from bench.processes import contents, family
 from cassandra import OperationTimedOut, WriteTimeout
 from cassandra.cluster import NoHostAvailable
 from cassandra.concurrent import execute_concurrent_with_args
 from integration.pipeline import Command, Pipeline, script
 from integration.test_verify import command as verify
 from patience import eventually
-from processes import contents, family
 
 from helenus_stack.settings import LogName
 from helenus_stack.stack import Stack

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import attacks
-import processes
 import pytest
+from bench import processes
 from integration.counting import Counting, check_order
 from integration.pipeline import Pipeline
 from patience import eventually

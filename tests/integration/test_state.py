@@ -9,10 +9,10 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import pytest
+from bench.processes import contents, family
 from cassandra.concurrent import execute_concurrent_with_args
 from integration.pipeline import Lasting, Pipeline
 from patience import eventually
-from processes import contents, family
 
 from helenus_stack.settings import LogName
 

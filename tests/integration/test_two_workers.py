@@ -13,8 +13,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-import processes
 import pytest
+from bench import processes
 from integration.counting import Counting, check_order, stored_counts, stored_pulsar_counts
 from integration.pipeline import Command, Pipeline
 from patience import eventually

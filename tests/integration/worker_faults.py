@@ -11,9 +11,9 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
-import processes
+from bench import processes
+from bench.relay import Relay
 from integration.pipeline import Command, Pipeline
-from integration.relay import Relay
 from patience import PATIENCE_S, eventually
 
 from helenus_stack.stack import Stack
