@@ -2,9 +2,9 @@
 
     python -m bench [NAME [its options]]
 
-NAME is one of agent, connector, encryption, executors, path, records, snapshot, soak, stage, standby, state, tables,
-verify, written. Without one all run, one after the other, but for soak, which takes an hour. `python -m bench NAME
---help` tells what one measures.
+NAME is one of agent, chaos, connector, encryption, executors, path, records, snapshot, soak, stage, standby, state,
+tables, verify, written. Without one all run, one after the other, but for chaos, which measures nothing, and soak,
+which takes an hour. `python -m bench NAME --help` tells what one measures.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from helenus_stack.errors import StackError
 
 NAMES = [
     "agent",
+    "chaos",
     "connector",
     "encryption",
     "executors",
@@ -33,7 +34,7 @@ NAMES = [
 name, options = (sys.argv[1], sys.argv[2:]) if sys.argv[1:] else (None, [])
 if name is not None and name not in NAMES:
     sys.exit(__doc__)
-for each in [n for n in NAMES if n != "soak"] if name is None else [name]:
+for each in [n for n in NAMES if n not in ("chaos", "soak")] if name is None else [name]:
     print(f"== {each}", flush=True)
     sys.argv = [f"bench.{each}", *options]
     try:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
@@ -21,6 +22,7 @@ class Relay:
         self._lock = threading.Lock()
         self._connections: set[socket.socket] = set()
         self._loses_answers = threading.Event()
+        self._delay_s = 0.0
 
     def __enter__(self) -> Relay:
         threading.Thread(target=self._accept, daemon=True).start()
@@ -50,6 +52,15 @@ class Relay:
             self.cut()
             self._loses_answers.clear()
 
+    @contextmanager
+    def slow(self, delay_s: float) -> Iterator[None]:
+        """Each piece of at most 64 KiB, either way, is forwarded that much later."""
+        self._delay_s = delay_s
+        try:
+            yield
+        finally:
+            self._delay_s = 0.0
+
     def _accept(self) -> None:
         while True:
             try:
@@ -68,24 +79,25 @@ class Relay:
         pair = {client, server}
         with self._lock:
             self._connections |= pair
-        requests = threading.Thread(target=_forward, args=(client, server, None), daemon=True)
+        requests = threading.Thread(target=self._forward, args=(client, server, None), daemon=True)
         requests.start()
-        _forward(server, client, self._loses_answers)
+        self._forward(server, client, self._loses_answers)
         requests.join()
         with self._lock:
             self._connections -= pair
         for connection in pair:
             connection.close()
 
-
-def _forward(source: socket.socket, sink: socket.socket, is_lossy: threading.Event | None) -> None:
-    """Forward bytes until one side ends; then both do. While it `is_lossy`, drop them: the rest goes the same way."""
-    has_lost = False
-    with suppress(OSError):
-        while chunk := source.recv(_CHUNK):
-            has_lost = has_lost or (is_lossy is not None and is_lossy.is_set())
-            if not has_lost:
-                sink.sendall(chunk)
-    for connection in (source, sink):
+    def _forward(self, source: socket.socket, sink: socket.socket, is_lossy: threading.Event | None) -> None:
+        """Forward bytes until one side ends; then both do. While it `is_lossy`, drop them, and what follows, too."""
+        has_lost = False
         with suppress(OSError):
-            connection.shutdown(socket.SHUT_RDWR)
+            while chunk := source.recv(_CHUNK):
+                if self._delay_s:
+                    time.sleep(self._delay_s)
+                has_lost = has_lost or (is_lossy is not None and is_lossy.is_set())
+                if not has_lost:
+                    sink.sendall(chunk)
+        for connection in (source, sink):
+            with suppress(OSError):
+                connection.shutdown(socket.SHUT_RDWR)

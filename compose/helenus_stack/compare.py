@@ -56,17 +56,19 @@ def last_records(table: Table, records: Iterable[Record]) -> dict[Key, Row]:
             for gone in [k for k in last_by_key if places[k] == record.partition]:
                 del last_by_key[gone]
             continue
-        key = _key(table, record)
-        name = _name(table, key)
+        name = record_key(table, record)
         if scope in (b"partition", b"range"):
             start, end = (json.loads(record.headers.get(limit, b"null")) for limit in ("start", "end"))
-            for gone in [k for k in last_by_key if k[:width] == name[:width] and _within(table, k[width:], start, end)]:
+            rows_deleted = [
+                k for k in last_by_key if k[:width] == name[:width] and is_within(table, k[width:], start, end)
+            ]
+            for gone in rows_deleted:
                 del last_by_key[gone]
         places[name] = record.partition
         if record.value is None:
             last_by_key.pop(name, None)
         else:
-            row = _compared_columns(table, name, _columns(value_columns(table), record.value, record.is_json))
+            row = compared_columns(table, name, _columns(value_columns(table), record.value, record.is_json))
             if row is not None:
                 last_by_key[name] = row
             else:
@@ -86,15 +88,20 @@ def rows(session: Any, table: Table) -> dict[Key, Row]:
         shown = {c.name: row[c.name] for c in value_columns(table)}
         if table.statics:
             own = (*partition, *[None] * len(table.clustering))
-            statics = _compared_columns(table, own, shown)
+            statics = compared_columns(table, own, shown)
             if statics is not None:
                 table_rows[own] = statics
         if None not in name:
-            table_rows[name] = _compared_columns(table, name, shown) or {}
+            table_rows[name] = compared_columns(table, name, shown) or {}
     return table_rows
 
 
-def _within(table: Table, key: Key, start: Any, end: Any) -> bool:
+def record_key(table: Table, record: Record) -> Key:
+    """The key of a record's row, with None for clustering columns that it does not have."""
+    return _name(table, _key(table, record))
+
+
+def is_within(table: Table, key: Key, start: Any, end: Any) -> bool:
     """Whether a row's clustering key lies within a range: a bound is a prefix, compared in the table's order."""
     if None in key:
         return start is None and end is None  # the static columns go with their whole partition alone
@@ -144,7 +151,7 @@ def order(t: CqlType, value: Any) -> Any:
     return (sort_key,)
 
 
-def _compared_columns(table: Table, key: Key, row: Row) -> Row | None:
+def compared_columns(table: Table, key: Key, row: Row) -> Row | None:
     """What is compared of a record: a row without its static columns, or a partition's own, if it has any."""
     if None not in key:
         return {name: value for name, value in row.items() if name not in {c.name for c in table.statics}}

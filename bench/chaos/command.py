@@ -1,0 +1,113 @@
+"""Random statements and faults from a seed, then a comparison of each connector's topic with its table.
+
+    python -m bench chaos --seed N --minutes M [--faults NAME,…] [--connectors NAME,…] [--workers 2] [--verify]
+    python -m bench chaos --seed N --minutes M --shrink
+
+Three Cassandra nodes with an agent each, Kafka, a registry, and for each mode of a connector a random table. The plan
+is the seed's; only how the servers take it differs between two runs. In the end all processes run, what replicas missed
+is delivered or repaired, and each topic is compared with its table at ALL; the records of a key must be in order, and
+once where that is promised. Exit status 1: there is a difference; each is shown with its key's history.
+"""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Collection
+from pathlib import Path
+
+from bench.chaos.compare import in_order_of_modes
+from bench.chaos.faults import KINDS, kinds_for
+from bench.chaos.modes import MODES
+from bench.chaos.plan import Plan, make_plan
+from bench.chaos.run import ChaosResult, ChaosRun, stamped
+from bench.chaos.shrink import shrink
+
+
+def main() -> None:
+    options = parse_options(sys.argv[1:])
+    modes = options.connectors or list(MODES)
+    workers = worker_names(options.workers, modes)
+    plan = make_plan(options.seed, options.minutes, kinds_for(options.faults, workers), modes, options.rate)
+    show_plan(plan)
+    result = run_once(plan, options)
+    if result.findings and options.shrink:
+        smallest = shrink(plan, lambda smaller: bool(run_once(smaller, options).findings))
+        print(f"\nthe smallest plan that fails: {len(smallest.statements)} statements, {len(smallest.faults)} faults")
+        show_plan(smallest)
+        file = Path(f"chaos-{options.seed}.json").absolute()
+        file.write_text(smallest.to_json())
+        print(f"written to {file}")
+    sys.exit(1 if result.findings else 0)
+
+
+def parse_options(arguments: list[str]) -> argparse.Namespace:
+    """Return the command's options; ends the program if they are wrong."""
+    parser = argparse.ArgumentParser(
+        "bench.chaos", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--seed", type=int, default=time.time_ns() % 10**6, help="default: another one each time")
+    parser.add_argument("--minutes", type=float, default=10)
+    parser.add_argument("--rate", type=float, default=20, help="statements a second, over all tables")
+    parser.add_argument("--faults", type=names_of(KINDS), default=[], metavar="NAME,…", help=", ".join(KINDS))
+    parser.add_argument("--connectors", type=names_of(MODES), default=[], metavar="NAME,…", help=", ".join(MODES))
+    parser.add_argument("--workers", type=int, choices=(1, 2), default=1, help="2: a group of group.id")
+    parser.add_argument("--verify", action="store_true", help="have helenus-connector verify compare too")
+    parser.add_argument("--shrink", action="store_true", help="look for the smallest plan that still fails")
+    parser.add_argument("--keep", type=Path, metavar="DIRECTORY", help="a new directory, where logs and data stay")
+    return parser.parse_args(arguments)
+
+
+def names_of(known: Collection[str]) -> Callable[[str], list[str]]:
+    """Return a parser of names with commas between, each of which is `known`."""
+
+    def parse(text: str) -> list[str]:
+        names = [name for name in text.split(",") if name]
+        if unknown := [name for name in names if name not in known]:
+            raise argparse.ArgumentTypeError(f"there is no {', '.join(unknown)}")
+        return names
+
+    return parse
+
+
+def worker_names(count: int, modes: list[str]) -> list[str]:
+    """Return the names of the workers that there are."""
+    if count == 1:
+        return ["worker1"]
+    has_state = [name for name in modes if MODES[name].has_state]
+    return [
+        *(["worker1", "worker2"] if len(has_state) < len(modes) else []),
+        *(["worker-state"] if has_state else []),
+    ]
+
+
+def show_plan(plan: Plan) -> None:
+    """Print seed, tables and faults."""
+    print(f"seed {plan.seed}, {plan.minutes:g} minutes, {len(plan.statements)} statements", flush=True)
+    for create in plan.tables.values():
+        print(f"  {create}")
+    for fault in plan.faults:
+        print(f"  {fault}")
+
+
+def run_once(plan: Plan, options: argparse.Namespace) -> ChaosResult:
+    """Run a plan on new servers, and print what it finds."""
+    if options.keep:
+        options.keep.mkdir(parents=True, exist_ok=True)
+    directory = Path(tempfile.mkdtemp(prefix="chaos-", dir=options.keep))
+
+    def say(line: str) -> None:
+        print(stamped(line), flush=True)
+
+    try:
+        result = ChaosRun(plan, directory, say, options.workers, options.verify).execute()
+    finally:
+        if not options.keep:
+            shutil.rmtree(directory, ignore_errors=True)
+    for finding in in_order_of_modes(result.findings):
+        print(f"DIFFERENCE {finding}")
+    print(f"seed {plan.seed}: {result.summary()}", flush=True)
+    return result

@@ -1,0 +1,120 @@
+"""What will happen, from a seed: tables, statements and faults, each with its second."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from bench.chaos.modes import KEYSPACE, MODES
+from bench.chaos.random_table import RandomTable, Statement
+
+WARM_UP_S = 5.0
+"""The first fault comes that much later than the first statement."""
+LEVELS = {"ONE": 5, "LOCAL_QUORUM": 3, "ALL": 1}
+"""Consistency levels of writes, and how often each is drawn."""
+
+
+@dataclass(frozen=True)
+class FaultKind:
+    """What the plan needs to know of a kind of fault."""
+
+    name: str
+    targets: Sequence[str]
+    is_of_servers: bool
+    """One fault of servers at a time, and one of ours."""
+    seconds: tuple[float, float] = (0.0, 0.0)
+    """How long it lasts, at least and at most."""
+    recovery_s: float = 5.0
+    """How long what it hits needs to be back, about: the next fault of the same side comes later."""
+    loses_hints: bool = False
+    """What a replica missed it may never get: the tables are repaired before they are compared."""
+
+
+@dataclass(frozen=True)
+class PlannedFault:
+    """A fault, its second, and the seed of what it draws itself."""
+
+    second: float
+    name: str
+    target: str
+    lasting_s: float
+    seed: int
+
+    def __str__(self) -> str:
+        lasting = f" for {self.lasting_s:.1f} s" if self.lasting_s else ""
+        return f"{self.second:6.1f} s  {self.name} {self.target}{lasting}"
+
+
+@dataclass(frozen=True)
+class PlannedStatement:
+    """A statement on a mode's table, its second, and its consistency level."""
+
+    second: float
+    number: int
+    mode: str
+    level: str
+    statement: Statement
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Tables by mode, and what happens to them. The same seed and options give the same plan."""
+
+    seed: int
+    minutes: float
+    tables: Mapping[str, str]
+    """The CREATE of each mode's table."""
+    statements: Sequence[PlannedStatement]
+    faults: Sequence[PlannedFault]
+
+    def less(self, statements: Sequence[PlannedStatement], faults: Sequence[PlannedFault]) -> Plan:
+        """The same with fewer statements and faults."""
+        return replace(self, statements=statements, faults=faults)
+
+    def to_json(self) -> str:
+        """Return the plan as a file's text."""
+        whole: dict[str, Any] = {"seed": self.seed, "minutes": self.minutes, "tables": dict(self.tables)}
+        whole["faults"] = [vars(fault) for fault in self.faults]
+        whole["statements"] = [{**vars(s), "statement": s.statement._asdict()} for s in self.statements]
+        return json.dumps(whole, indent=1)
+
+
+def make_plan(
+    seed: int, minutes: float, kinds: Sequence[FaultKind], modes: Sequence[str] = tuple(MODES), rate: float = 20.0
+) -> Plan:
+    """Plan so many minutes of `rate` statements a second over all modes' tables, and faults of these kinds."""
+    chance = random.Random(seed)
+    tables = {
+        name: RandomTable(KEYSPACE, MODES[name].table, random.Random(chance.randrange(2**32)), MODES[name].is_change)
+        for name in modes
+    }
+    creates = {name: table.create() for name, table in tables.items()}
+    statements = []
+    for number in range(int(minutes * 60 * rate)):
+        mode = chance.choice(list(modes))
+        level = chance.choices(list(LEVELS), list(LEVELS.values()))[0]
+        statement = tables[mode].statement(MODES[mode].kinds)
+        statements.append(PlannedStatement(number / rate, number, mode, level, statement))
+    faults = _plan_faults(chance, minutes * 60, kinds)
+    return Plan(seed, minutes, creates, statements, faults)
+
+
+def _plan_faults(chance: random.Random, end_s: float, kinds: Sequence[FaultKind]) -> list[PlannedFault]:
+    """Faults every few seconds, of each side one after the other. Kinds come in turns, each in an order of its own."""
+    faults = []
+    for is_of_servers in (True, False):
+        side = [kind for kind in kinds if kind.is_of_servers == is_of_servers]
+        second, turn = WARM_UP_S + chance.uniform(0, 5), list[FaultKind]()
+        while side and second < end_s:
+            turn = turn or chance.sample(side, len(side))
+            kind = turn.pop()
+            lasting_s = round(chance.uniform(*kind.seconds), 1)
+            fault = PlannedFault(
+                round(second, 1), kind.name, chance.choice(kind.targets), lasting_s, chance.randrange(2**32)
+            )
+            faults.append(fault)
+            second += lasting_s + kind.recovery_s + chance.uniform(1, 8)
+    return sorted(faults, key=lambda fault: fault.second)

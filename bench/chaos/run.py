@@ -1,0 +1,194 @@
+"""One run of a plan: statements and faults side by side, then quiet, then the comparison."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from cassandra import ConsistencyLevel
+from cassandra.query import SimpleStatement
+
+from bench.chaos import faults
+from bench.chaos.cluster import ChaosCluster
+from bench.chaos.compare import Finding
+from bench.chaos.history import ExecutedStatement, clock
+from bench.chaos.modes import KEYSPACE
+from bench.chaos.plan import Plan, PlannedFault, PlannedStatement
+from bench.chaos.quiet import wait_quiet
+from bench.chaos.topic import check_topic
+from helenus_stack.readers import reader
+
+Say = Callable[[str], None]
+_REPEATED = frozenset({"truncate", "add", "drop"})
+"""Statements that are repeated until they are done: half a TRUNCATE leaves replicas that differ for ever."""
+_REPEAT_S = 180.0
+_SUPERVISION_S = 2.0
+
+
+@dataclass
+class ChaosResult:
+    """What a run did and found."""
+
+    statements: list[ExecutedStatement] = field(default_factory=list)
+    faults: list[str] = field(default_factory=list)
+    """Those that happened, each with what it failed with, if it did."""
+    restarts: int = 0
+    """How often an agent or a worker ended by itself, and was started again."""
+    records: int = 0
+    expired: int = 0
+    """Keys that differ because a TTL ended, as is documented."""
+    unsure: int = 0
+    """Rows of `resolver=none` not compared: a repair wrote cells of several write times at once."""
+    findings: list[Finding] = field(default_factory=list)
+
+    def summary(self) -> str:
+        """Return the figures in two lines."""
+        acknowledged = sum(statement.is_acknowledged for statement in self.statements)
+        return (
+            f"{len(self.faults)} faults, {len(self.statements)} statements ({acknowledged} acknowledged), "
+            f"{self.records} records\n"
+            f"{self.restarts} ended by themselves; {self.expired} keys expired, {self.unsure} rows unsure; "
+            f"{len(self.findings)} differences"
+        )
+
+
+class ChaosRun:
+    """Runs a plan in `directory`, on servers of its own."""
+
+    def __init__(self, plan: Plan, directory: Path, say: Say, workers: int = 1, verifies: bool = False) -> None:
+        self.plan, self.say = plan, say
+        self.result = ChaosResult()
+        self._directory, self._workers, self._verifies = directory, workers, verifies
+        self._lock = threading.Lock()
+        self._last_time = 0
+        self._is_over = threading.Event()
+        self._under_fault: set[str] = set()
+
+    def execute(self) -> ChaosResult:
+        """Start all, do what is planned, and compare. Raises StackError and TimeoutError if servers do not start."""
+        with ChaosCluster(self._directory, list(self.plan.tables), self._workers) as cluster:
+            self.say("servers run; starting agents and workers")
+            cluster.start_services(self.plan.tables)
+            self.say(f"{len(self.plan.statements)} statements and {len(self.plan.faults)} faults begin")
+            self._disturb(cluster)
+            self._settle(cluster)
+            self._compare(cluster)
+        return self.result
+
+    def _disturb(self, cluster: ChaosCluster) -> None:
+        """Statements of each table in a thread, and faults of each side in one; returns when all are over."""
+        started = time.monotonic()
+        by_mode = [[s for s in self.plan.statements if s.mode == mode] for mode in self.plan.tables]
+        sides = [
+            [f for f in self.plan.faults if faults.KINDS[f.name].is_of_servers == is_of_servers]
+            for is_of_servers in (True, False)
+        ]
+        supervisor = threading.Thread(target=self._supervise, args=(cluster,), daemon=True)
+        supervisor.start()
+        try:
+            with ThreadPoolExecutor(len(by_mode) + len(sides)) as pool:
+                threads = [pool.submit(self._write, cluster, started, statements) for statements in by_mode]
+                threads += [pool.submit(self._break, cluster, started, side) for side in sides]
+                for thread in threads:
+                    thread.result()
+        finally:
+            self._is_over.set()
+            supervisor.join()
+        self.result.statements.sort(key=lambda statement: statement.sent_at)
+
+    def _write(self, cluster: ChaosCluster, started: float, statements: Sequence[PlannedStatement]) -> None:
+        for planned in statements:
+            time.sleep(max(0.0, started + planned.second - time.monotonic()))
+            executed = self._execute_once(cluster.session, planned)
+            limit = time.monotonic() + _REPEAT_S
+            while not executed.is_acknowledged and planned.statement.kind in _REPEATED and time.monotonic() < limit:
+                time.sleep(2)
+                executed = self._execute_once(cluster.session, planned)
+
+    def _execute_once(self, session: Any, planned: PlannedStatement) -> ExecutedStatement:
+        """Send a statement, once: one that timed out may have been applied."""
+        with self._lock:
+            # Two each: a batch uses the next one too.
+            self._last_time = max(self._last_time + 2, time.time_ns() // 1000)
+            write_time = self._last_time + planned.statement.offset_us
+        cql = planned.statement.cql.replace("{ts}", str(write_time)).replace("{ts1}", str(write_time + 1))
+        statement = SimpleStatement(cql, consistency_level=ConsistencyLevel.name_to_value[planned.level])
+        sent_at, outcome = time.time(), ""
+        try:
+            session.execute(statement, timeout=60 if planned.statement.kind in _REPEATED else 10)
+        except Exception as error:
+            outcome = f"{type(error).__name__}: {str(error).splitlines()[0][:120] if str(error) else ''}"
+        executed = ExecutedStatement(planned, cql, sent_at, write_time, outcome)
+        with self._lock:
+            self.result.statements.append(executed)
+        return executed
+
+    def _break(self, cluster: ChaosCluster, started: float, side: Sequence[PlannedFault]) -> None:
+        for planned in side:
+            time.sleep(max(0.0, started + planned.second - time.monotonic()))
+            self.say(f"{time.monotonic() - started:6.1f} s  {str(planned).split('s  ', 1)[1]}")
+            happened = str(planned)
+            self._under_fault.add(planned.target)
+            try:
+                with faults.begin(cluster, planned):
+                    time.sleep(planned.lasting_s)
+            except Exception as error:
+                happened += f" ({type(error).__name__}: {str(error)[:200]})"
+                self.say(f"         {planned.name} failed: {str(error).splitlines()[0][:60]}")
+            finally:
+                self._under_fault.discard(planned.target)
+            with self._lock:
+                self.result.faults.append(happened)
+
+    def _supervise(self, cluster: ChaosCluster) -> None:
+        """Start again what ended by itself, as systemd or Kubernetes do."""
+        while not self._is_over.wait(_SUPERVISION_S):
+            for service in cluster.services:
+                if service.process.pid is None and service.name not in self._under_fault:
+                    self.result.restarts += 1
+                    last = (service.tail(1) or "-")[:60]
+                    self.say(f"         {service.name} ended by itself: {last}")
+                    service.start()
+
+    def _settle(self, cluster: ChaosCluster) -> None:
+        """Have everything run, what replicas missed come to them, and every connector be through its events."""
+        self.say("faults are over; all start that do not run")
+        cluster.revive()
+        self.say("waiting for hints")
+        folders = [cluster.stack.directory / name / "hints" for name in faults.SERVERS]
+        cluster.wait(lambda: not [f for folder in folders for f in folder.glob("*.hints")], "hints are delivered")
+        if any(faults.KINDS[fault.name].loses_hints for fault in self.plan.faults):
+            self.say("hints were lost: repair")
+            cluster.nodetool("repair", "-full", KEYSPACE, nodes=[1])
+        ends = [s.sent_at + s.planned.statement.ttl_s + s.planned.statement.offset_us / 1e6 for s in self._with_ttl()]
+        time.sleep(max(0.0, max(ends, default=0.0) + 3 - time.time()))
+        self.say("waiting until each connector is through its events")
+        self.result.findings += wait_quiet(cluster)
+
+    def _with_ttl(self) -> list[ExecutedStatement]:
+        return [s for s in self.result.statements if s.planned.statement.ttl_s or s.planned.statement.offset_us > 0]
+
+    def _compare(self, cluster: ChaosCluster) -> None:
+        self.result.findings += [Finding("-", "promise", complaint) for complaint in cluster.complaints]
+        with closing(reader(cluster.status)) as topics:
+            for mode in cluster.modes:
+                statements = [s for s in self.result.statements if s.planned.mode == mode.name]
+                check = check_topic(cluster, topics, mode, statements, self._verifies)
+                self.result.records += check.records
+                self.result.expired += check.expired
+                self.result.unsure += check.unsure
+                self.result.findings += check.findings
+                self.say(f"{mode.name}: {check.records} records, {len(check.findings)} differences")
+                for finding, story in check.stories:
+                    self.say("\n".join([f"  {finding}", *story]))
+
+
+def stamped(line: str) -> str:
+    """Return a line of progress with the time of day."""
+    return f"{clock(time.time())[:8]}  {line}"

@@ -1,0 +1,120 @@
+"""A process of Helenus, agent or worker: its pid file is among the stack's, whose watchdog ends it too."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import sys
+import urllib.error
+import urllib.request
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from bench.processes import contents, family
+from helenus_stack.process import STOP_SECONDS, Process, stop
+
+_METRIC = re.compile(r"^(\w+)(?:\{(.*)\})? (\S+)$", re.MULTILINE)
+_TIMEOUT_S = 15.0
+
+
+@dataclass(frozen=True)
+class Service:
+    """One of Helenus's commands on its properties files, with the port of its monitoring."""
+
+    name: str
+    directory: Path
+    """The stack's."""
+    command: str
+    files: Sequence[Path]
+    port: int
+    environment: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def process(self) -> Process:
+        return Process(self.directory / "run" / f"{self.name}.pid")
+
+    @property
+    def log(self) -> Path:
+        return self.directory / "logs" / f"{self.name}.log"
+
+    def start(self) -> None:
+        """Start it, unless it runs."""
+        if self.process.pid is None:
+            script = str(Path(sys.executable).with_name(self.command))
+            self.process.start([script, *map(str, self.files)], self.directory, self.log, self.environment)
+
+    def kill(self) -> None:
+        """Kill this process alone, as kill -9 does."""
+        if (pid := self.process.pid) is not None:
+            _signal([pid], signal.SIGKILL)
+
+    def stop(self) -> None:
+        """Ask it to end, and wait until it has."""
+        stop([self.process], 4 * STOP_SECONDS)
+
+    def signal_family(self, number: signal.Signals) -> None:
+        """Send a signal to it and all processes below it."""
+        if (pid := self.process.pid) is not None:
+            _signal([int(path.name) for path in family(pid)], number)
+
+    def python_workers(self) -> list[int]:
+        """Return the pids of Spark's Python workers, and of what they are forked from."""
+        if (pid := self.process.pid) is None:
+            return []
+        members = family(pid)
+        return [int(p.name) for p in members if b"helenus_connector.daemon" in contents(p, "cmdline")]
+
+    def get(self, path: str) -> bytes:
+        """Return what it answers over HTTP. Raises OSError."""
+        with urllib.request.urlopen(f"http://127.0.0.1:{self.port}{path}", timeout=_TIMEOUT_S) as answer:
+            return bytes(answer.read())
+
+    def post(self, path: str, body: object = None) -> None:
+        """Ask for something over HTTP. Raises OSError."""
+        data = json.dumps({} if body is None else body).encode()
+        request = urllib.request.Request(
+            f"http://127.0.0.1:{self.port}{path}", data, {"Content-Type": "application/json"}, method="POST"
+        )
+        urllib.request.urlopen(request, timeout=_TIMEOUT_S).close()
+
+    def get_json(self, path: str) -> Any:
+        """Return what it answers as JSON. Raises OSError, and ValueError."""
+        return json.loads(self.get(path))
+
+    def health(self) -> str:
+        """Return its own words on how it is, also when it is not well; empty if it does not answer."""
+        try:
+            return self.get("/health").decode(errors="replace")
+        except urllib.error.HTTPError as error:
+            with error:
+                return error.read().decode(errors="replace")
+        except OSError:
+            return ""
+
+    def is_ready(self) -> bool:
+        """Return whether it runs and nothing is wrong."""
+        with suppress(OSError):
+            self.get("/health/ready")
+            return True
+        return False
+
+    def total(self, name: str, connector: str) -> float:
+        """Return the sum of a metric of a connector. Raises OSError."""
+        series = _METRIC.findall(self.get("/metrics").decode())
+        label = f'connector="{connector}"'
+        return sum(float(value) for metric, labels, value in series if metric == name and label in labels)
+
+    def tail(self, lines: int = 15) -> str:
+        """Return the last lines of its log."""
+        return "\n".join(self.log.read_text(errors="replace").splitlines()[-lines:]) if self.log.exists() else ""
+
+
+def _signal(pids: Sequence[int], number: signal.Signals) -> None:
+    for pid in pids:
+        with suppress(ProcessLookupError):
+            os.kill(pid, number)

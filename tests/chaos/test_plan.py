@@ -1,0 +1,82 @@
+"""`bench chaos`: a plan is a function of its seed, and the smallest that fails is found."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from itertools import pairwise
+
+import pytest
+from bench.chaos.modes import MODES
+from bench.chaos.plan import FaultKind, Plan, make_plan
+from bench.chaos.random_table import KINDS
+from bench.chaos.shrink import fewest, shrink
+
+FAULTS = [
+    FaultKind("kill", ["a", "b"], True, (0, 5)),
+    FaultKind("pause", ["a"], True, (1, 3)),
+    FaultKind("cut", ["c"], False),
+]
+
+
+def plan(seed: int, minutes: float = 2, modes: Sequence[str] = tuple(MODES)) -> Plan:
+    return make_plan(seed, minutes, FAULTS, modes)
+
+
+def test_a_seed_gives_the_same_plan() -> None:
+    assert plan(1) == plan(1)
+    assert plan(1).to_json() != plan(2).to_json()
+    assert json.loads(plan(1).to_json())["seed"] == 1
+
+
+def test_every_kind_of_statement_comes_where_its_mode_has_it() -> None:
+    made = plan(3, minutes=20)
+    for name, mode in MODES.items():
+        kinds = {s.statement.kind for s in made.statements if s.mode == name}
+        assert kinds <= (mode.kinds or set(KINDS))
+    assert {s.statement.kind for s in made.statements} == set(KINDS)
+
+
+def test_faults_of_one_side_follow_each_other_and_each_kind_comes() -> None:
+    made = plan(4, minutes=5)
+    assert {fault.name for fault in made.faults} == {kind.name for kind in FAULTS}
+    servers = [fault for fault in made.faults if fault.name != "cut"]
+    assert all(b.second > a.second + a.lasting_s for a, b in pairwise(servers))
+    assert all(fault.second < 300 for fault in made.faults)
+
+
+def test_statements_name_no_column_that_was_dropped() -> None:
+    dropped: dict[str, set[str]] = {}
+    for planned in plan(5, minutes=20).statements:
+        statement, gone = planned.statement, dropped.setdefault(planned.mode, set())
+        words = set(statement.cql.replace(",", " ").replace(")", " ").replace("(", " ").split())
+        if statement.kind == "drop":
+            gone.add(statement.cql.split()[-1])
+        else:
+            assert not gone & words
+    assert any(dropped.values())
+
+
+@pytest.mark.parametrize("culprits", [{3}, {0, 9}, {2, 3, 7}, set(range(10))])
+def test_the_fewest_items_that_fail(culprits: set[int]) -> None:
+    assert set(fewest(range(10), lambda some: culprits <= set(some))) == culprits
+
+
+def test_nothing_is_left_of_what_fails_always() -> None:
+    assert fewest(range(10), lambda _: True) == []
+
+
+def test_a_planted_cause_is_all_that_is_left_of_a_plan() -> None:
+    whole = plan(6)
+    cause, statement = whole.faults[5], whole.statements[700]
+    runs: list[Plan] = []
+
+    def is_failing(smaller: Plan) -> bool:
+        runs.append(smaller)
+        return cause in smaller.faults and statement in smaller.statements
+
+    smallest = shrink(whole, is_failing)
+    assert smallest.faults == [cause]
+    assert smallest.statements == [statement]
+    assert smallest.tables == whole.tables
+    assert len(runs) < 60
