@@ -83,8 +83,9 @@ def find_repeats(mode: str, table: Table, records: Iterable[Record]) -> list[Fin
         if digest is None or scope == b"table":
             continue
         key = record_key(table, record)
-        # A tombstone follows each envelope of a delete, with the same headers.
-        change = (key, digest, scope, *(record.headers.get(n) for n in ("start", "end")), record.value is None)
+        # A mutation may delete a row and write it: two changes, where the row is a partition. A tombstone follows each
+        # envelope of a delete.
+        change = (key, digest, scope, *map(record.headers.get, ("op", "start", "end")), record.value is None)
         before = first.setdefault(change, record)
         if before is not record and record.timestamp - before.timestamp < REMEMBERED_MS:
             text = f"{key}: change {digest.decode()[:8]} at {record.partition}:{record.offset} was at {before.offset}"

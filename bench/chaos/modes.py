@@ -58,7 +58,12 @@ MODES = {
         Mode("reread"),
         Mode("none", {**_ENVELOPES, "headers": _DIGEST}, has_cells=True, is_change=True, kinds=_MERGED),
         Mode("state-keys", {"state": "keys", "query.group": "keys"}, has_state=True),
-        Mode("state-rows", {"state": "rows", "query.group": "rows"}, has_cells=True, has_state=True),
+        Mode(
+            "state-rows",
+            {"state": "rows", "query.group": "rows", "snapshot.mode": "initial"},
+            has_cells=True,
+            has_state=True,
+        ),
         Mode("gate", {"gate": "local_quorum", "gate.timeout.ms": "60000"}),
         Mode("once", {**_ONCE, "settle.min.age.ms": "60000"}, is_once=True, kinds=_CONFIRMED),
         Mode("once-none", {**_ENVELOPES, **_ONCE}, has_cells=True, is_change=True, is_once=True, kinds=_MERGED),

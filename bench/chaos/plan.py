@@ -88,7 +88,13 @@ def make_plan(
     """Plan so many minutes of `rate` statements a second over all modes' tables, and faults of these kinds."""
     chance = random.Random(seed)
     tables = {
-        name: RandomTable(KEYSPACE, MODES[name].table, random.Random(chance.randrange(2**32)), MODES[name].is_change)
+        name: RandomTable(
+            KEYSPACE,
+            MODES[name].table,
+            random.Random(chance.randrange(2**32)),
+            is_merged=MODES[name].is_change,
+            is_provable=MODES[name].is_once and not MODES[name].is_change,
+        )
         for name in modes
     }
     creates = {name: table.create() for name, table in tables.items()}

@@ -78,12 +78,15 @@ class Statement(NamedTuple):
 
 @dataclass
 class RandomTable:
-    """A table with random columns, and statements over it. `is_merged` leaves out what changes can't be merged of."""
+    """A table with random columns, and statements over it. `is_merged` leaves out what changes can't be merged of,
+    `is_provable` TTLs and write times of the past and the future: what these leave, no read can prove.
+    """
 
     keyspace: str
     name: str
     random: random.Random
     is_merged: bool = False
+    is_provable: bool = False
 
     def __post_init__(self) -> None:
         r = self.random
@@ -131,6 +134,8 @@ class RandomTable:
     def _time(self) -> tuple[int, int, bool]:
         """Draw a TTL in s, an offset of the write time in µs, and whether `seq` may be set at that time."""
         r = self.random
+        if self.is_provable:
+            return 0, 0, True
         draw = r.random()
         offset = -r.randrange(_PAST_US) if draw < 0.05 else r.randrange(_FUTURE_US) if draw < 0.08 else 0
         return (r.randint(2, 20) if r.random() < 0.1 else 0), offset, offset == 0

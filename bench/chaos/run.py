@@ -68,6 +68,7 @@ class ChaosRun:
         self._lock = threading.Lock()
         self._last_time = 0
         self._is_over = threading.Event()
+        self._is_given_up = threading.Event()
         self._under_fault: set[str] = set()
 
     def execute(self) -> ChaosResult:
@@ -95,8 +96,12 @@ class ChaosRun:
             with ThreadPoolExecutor(len(by_mode) + len(sides)) as pool:
                 threads = [pool.submit(self._write, cluster, started, statements) for statements in by_mode]
                 threads += [pool.submit(self._break, cluster, started, side) for side in sides]
-                for thread in threads:
-                    thread.result()
+                try:
+                    for thread in threads:
+                        thread.result()
+                except BaseException:  # as of Ctrl-C: the others need not go on to the end
+                    self._is_given_up.set()
+                    raise
         finally:
             self._is_over.set()
             supervisor.join()
@@ -104,7 +109,8 @@ class ChaosRun:
 
     def _write(self, cluster: ChaosCluster, started: float, statements: Sequence[PlannedStatement]) -> None:
         for planned in statements:
-            time.sleep(max(0.0, started + planned.second - time.monotonic()))
+            if self._is_given_up.wait(max(0.0, started + planned.second - time.monotonic())):
+                return
             executed = self._execute_once(cluster.session, planned)
             limit = time.monotonic() + _REPEAT_S
             while not executed.is_acknowledged and planned.statement.kind in _REPEATED and time.monotonic() < limit:
@@ -131,13 +137,14 @@ class ChaosRun:
 
     def _break(self, cluster: ChaosCluster, started: float, side: Sequence[PlannedFault]) -> None:
         for planned in side:
-            time.sleep(max(0.0, started + planned.second - time.monotonic()))
+            if self._is_given_up.wait(max(0.0, started + planned.second - time.monotonic())):
+                return
             self.say(f"{time.monotonic() - started:6.1f} s  {str(planned).split('s  ', 1)[1]}")
             happened = str(planned)
             self._under_fault.add(planned.target)
             try:
                 with faults.begin(cluster, planned):
-                    time.sleep(planned.lasting_s)
+                    self._is_given_up.wait(planned.lasting_s)
             except Exception as error:
                 happened += f" ({type(error).__name__}: {str(error)[:200]})"
                 self.say(f"         {planned.name} failed: {str(error).splitlines()[0][:60]}")

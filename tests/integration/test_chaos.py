@@ -1,0 +1,31 @@
+"""`python -m bench chaos`, two minutes of it: every mode of a connector, every fault that a run so short meets."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytestmark = [pytest.mark.integration, pytest.mark.cluster, pytest.mark.timeout(2400)]
+
+ROOT = Path(__file__).parents[2]
+SEED = os.environ.get("HELENUS_SEED", "11")
+
+
+def test_two_minutes_of_chaos(tmp_path: Path) -> None:
+    """Run again with HELENUS_SEED as a failure shows it; another one has other faults."""
+    command = [sys.executable, "-m", "bench", "chaos", "--seed", SEED, "--minutes", "2", "--keep", str(tmp_path)]
+    output = tmp_path / "output"
+    with output.open("w") as file:
+        process = subprocess.Popen(command, cwd=ROOT, stdout=file, stderr=file, stdin=subprocess.DEVNULL)
+        try:
+            status = process.wait(2300)
+        finally:
+            if process.poll() is None:
+                process.send_signal(signal.SIGINT)  # it stops its servers
+                process.wait(60)
+    assert status == 0, output.read_text()[-10_000:]
