@@ -19,19 +19,22 @@ import time
 from collections.abc import Callable, Collection
 from pathlib import Path
 
+from bench.chaos.cluster import ChaosCluster
 from bench.chaos.compare import in_order_of_modes
-from bench.chaos.faults import KINDS, kinds_for
+from bench.chaos.faults import KINDS, kinds_for, kinds_for_given
+from bench.chaos.given_cluster import GivenCluster, agent_names
 from bench.chaos.modes import MODES
-from bench.chaos.plan import Plan, make_plan
+from bench.chaos.plan import FaultKind, Plan, make_plan
 from bench.chaos.run import ChaosResult, ChaosRun, stamped
 from bench.chaos.shrink import shrink
+from bench.chaos.stack_cluster import StackCluster
+from helenus_schemas.settings.properties import read_properties
 
 
 def main() -> None:
     options = parse_options(sys.argv[1:])
     modes = options.connectors or list(MODES)
-    workers = worker_names(options.workers, modes)
-    plan = make_plan(options.seed, options.minutes, kinds_for(options.faults, workers), modes, options.rate)
+    plan = make_plan(options.seed, options.minutes, fault_kinds(options, modes), modes, options.rate)
     show_plan(plan)
     result = run_once(plan, options)
     if result.findings and options.shrink:
@@ -56,9 +59,13 @@ def parse_options(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--connectors", type=names_of(MODES), default=[], metavar="NAME,…", help=", ".join(MODES))
     parser.add_argument("--workers", type=int, choices=(1, 2), default=1, help="2: a group of group.id")
     parser.add_argument("--verify", action="store_true", help="have helenus-connector verify compare too")
+    parser.add_argument("--cluster", type=Path, metavar="FILE", help="a test cluster's properties (given_cluster.py)")
     parser.add_argument("--shrink", action="store_true", help="look for the smallest plan that still fails")
     parser.add_argument("--keep", type=Path, metavar="DIRECTORY", help="a new directory, where logs and data stay")
-    return parser.parse_args(arguments)
+    options = parser.parse_args(arguments)
+    if options.cluster and options.shrink:
+        parser.error("--shrink runs many times, on new servers each time: leave out --cluster")
+    return options
 
 
 def names_of(known: Collection[str]) -> Callable[[str], list[str]]:
@@ -71,6 +78,20 @@ def names_of(known: Collection[str]) -> Callable[[str], list[str]]:
         return names
 
     return parse
+
+
+def fault_kinds(options: argparse.Namespace, modes: list[str]) -> list[FaultKind]:
+    """Return the kinds of faults that are planned."""
+    workers = worker_names(options.workers, modes)
+    if not options.cluster:
+        return kinds_for(options.faults, workers)
+    properties = read_properties(options.cluster)
+    points = properties.get("cassandra.contact.points", "").split(",")
+    nodes = [f"cassandra{number + 1}" for number, _ in enumerate(points)] if properties.get("nodetool") else []
+    try:
+        return kinds_for_given(options.faults, workers, agent_names(properties), nodes)
+    except ValueError as error:
+        sys.exit(f"error: {error}")
 
 
 def worker_names(count: int, modes: list[str]) -> list[str]:
@@ -93,6 +114,13 @@ def show_plan(plan: Plan) -> None:
         print(f"  {fault}")
 
 
+def make_cluster(plan: Plan, directory: Path, options: argparse.Namespace) -> ChaosCluster:
+    """Return the cluster that a plan runs on; it is not entered."""
+    if options.cluster:
+        return GivenCluster(options.cluster.absolute(), directory, list(plan.tables), options.workers)
+    return StackCluster(directory, list(plan.tables), options.workers)
+
+
 def run_once(plan: Plan, options: argparse.Namespace) -> ChaosResult:
     """Run a plan on new servers, and print what it finds."""
     if options.keep:
@@ -103,7 +131,7 @@ def run_once(plan: Plan, options: argparse.Namespace) -> ChaosResult:
         print(stamped(line), flush=True)
 
     try:
-        result = ChaosRun(plan, directory, say, options.workers, options.verify).execute()
+        result = ChaosRun(plan, make_cluster(plan, directory, options), say, options.verify).execute()
     finally:
         if not options.keep:
             shutil.rmtree(directory, ignore_errors=True)

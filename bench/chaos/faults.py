@@ -13,16 +13,23 @@ from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
-from bench.chaos.cluster import NODES, ChaosCluster
+from bench.chaos.cluster import ChaosCluster
 from bench.chaos.plan import FaultKind, PlannedFault
+from bench.chaos.stack_cluster import NODES, StackCluster
 from bench.relay import Relay
 
-Fault = Callable[[ChaosCluster, str, random.Random], Iterator[None]]
+Fault = Callable[[Any, str, random.Random], Iterator[None]]
 SERVERS = [f"cassandra{number + 1}" for number in range(NODES)]
 AGENTS = [f"agent{number + 1}" for number in range(NODES)]
 KINDS: dict[str, FaultKind] = {}
-_FAULTS: dict[str, Callable[[ChaosCluster, str, random.Random], AbstractContextManager[None]]] = {}
+ANYWHERE = frozenset(
+    "kill-agent restart-agent pause-agent torn-state flipped-state kill-worker restart-worker pause-worker kill-python"
+    " repair flush compact".split()
+)
+"""The faults that a user's cluster may have: of this command's own processes, and of what an operator does."""
+_FAULTS: dict[str, Callable[[Any, str, random.Random], AbstractContextManager[None]]] = {}
 _REFUSAL_S = 60.0
 """In that time an agent says that its state is damaged, and ends; it starts within two seconds on an idle machine."""
 
@@ -33,9 +40,28 @@ def begin(cluster: ChaosCluster, fault: PlannedFault) -> AbstractContextManager[
 
 
 def kinds_for(names: Sequence[str], workers: Sequence[str]) -> list[FaultKind]:
-    """Return the kinds of these names, all if there are none; a worker's have these targets. Raises KeyError."""
-    kinds = [KINDS[name] for name in names or KINDS]
-    return [replace(kind, targets=workers) if kind.targets == ["worker"] else kind for kind in kinds]
+    """Return the kinds of these names, all if there are none, of servers of our own; a worker's have these targets."""
+    return [_aim(KINDS[name], workers, AGENTS, SERVERS) for name in names or KINDS]
+
+
+def kinds_for_given(
+    names: Sequence[str], workers: Sequence[str], agents: Sequence[str], nodes: Sequence[str]
+) -> list[FaultKind]:
+    """Return the same for a user's cluster, where only this command's agents and workers are stopped; `nodes` are those
+    that nodetool reaches. Raises ValueError for a name that is not possible there.
+    """
+    kinds = [_aim(KINDS[name], workers, agents, nodes) for name in names or sorted(ANYWHERE)]
+    impossible = [kind.name for kind in kinds if kind.name not in ANYWHERE or not kind.targets]
+    if names and impossible:
+        raise ValueError(f"not possible on a given cluster, or without its agents or nodetool: {', '.join(impossible)}")
+    return [kind for kind in kinds if kind.targets]
+
+
+def _aim(kind: FaultKind, workers: Sequence[str], agents: Sequence[str], nodes: Sequence[str]) -> FaultKind:
+    for placeholder, targets in (("worker", workers), (AGENTS[0], agents), (SERVERS[0], nodes)):
+        if kind.targets[0] == placeholder:
+            return replace(kind, targets=targets)
+    return kind
 
 
 def fault(
@@ -61,7 +87,7 @@ of_ours = partial(fault, is_of_servers=False)
 
 
 @of_server("kill-node", targets=SERVERS, seconds=(0, 15), recovery_s=30, loses_hints=True)
-def kill_node(cluster: ChaosCluster, target: str, _: random.Random) -> Iterator[None]:
+def kill_node(cluster: StackCluster, target: str, _: random.Random) -> Iterator[None]:
     """Its hints for others that are in memory are lost with it."""
     cluster.kill_server(target)
     yield
@@ -69,14 +95,14 @@ def kill_node(cluster: ChaosCluster, target: str, _: random.Random) -> Iterator[
 
 
 @of_server("restart-node", targets=SERVERS, recovery_s=30)
-def restart_node(cluster: ChaosCluster, target: str, _: random.Random) -> Iterator[None]:
+def restart_node(cluster: StackCluster, target: str, _: random.Random) -> Iterator[None]:
     cluster.stack.stop(target)
     yield
     cluster.stack.start(target)
 
 
 @of_server("drain-node", targets=SERVERS, seconds=(0, 5), recovery_s=30, loses_hints=True)
-def drain_node(cluster: ChaosCluster, target: str, _: random.Random) -> Iterator[None]:
+def drain_node(cluster: StackCluster, target: str, _: random.Random) -> Iterator[None]:
     cluster.nodetool("drain", nodes=[number_of(target)])
     yield
     cluster.kill_server(target)
@@ -84,14 +110,14 @@ def drain_node(cluster: ChaosCluster, target: str, _: random.Random) -> Iterator
 
 
 @of_server("pause-node", targets=SERVERS, seconds=(2, 40))
-def pause_node(cluster: ChaosCluster, target: str, _: random.Random) -> Iterator[None]:
+def pause_node(cluster: StackCluster, target: str, _: random.Random) -> Iterator[None]:
     cluster.stack.pause(target)
     yield
     cluster.stack.resume(target)
 
 
 @of_server("lose-hints", targets=SERVERS, seconds=(3, 12), recovery_s=10, loses_hints=True)
-def lose_hints(cluster: ChaosCluster, target: str, _: random.Random) -> Iterator[None]:
+def lose_hints(cluster: StackCluster, target: str, _: random.Random) -> Iterator[None]:
     """What a node that hangs misses is gone, but for reads and repairs."""
     cluster.nodetool("disablehandoff")
     cluster.stack.pause(target)
@@ -102,7 +128,7 @@ def lose_hints(cluster: ChaosCluster, target: str, _: random.Random) -> Iterator
 
 
 @of_server("cut-cassandra", targets=SERVERS, seconds=(0, 10))
-def cut_cassandra(cluster: ChaosCluster, target: str, _: random.Random) -> Iterator[None]:
+def cut_cassandra(cluster: StackCluster, target: str, _: random.Random) -> Iterator[None]:
     """All CQL connections to a node end, and new ones are refused for a while."""
     cluster.nodetool("disablebinary", nodes=[number_of(target)])
     yield
@@ -110,28 +136,28 @@ def cut_cassandra(cluster: ChaosCluster, target: str, _: random.Random) -> Itera
 
 
 @of_server("kill-broker", targets=["kafka"], seconds=(0, 10), recovery_s=10)
-def kill_broker(cluster: ChaosCluster, target: str, _: random.Random) -> Iterator[None]:
+def kill_broker(cluster: StackCluster, target: str, _: random.Random) -> Iterator[None]:
     cluster.kill_server(target)
     yield
     cluster.stack.start(target)
 
 
 @of_server("restart-broker", targets=["kafka"], seconds=(0, 5), recovery_s=10)
-def restart_broker(cluster: ChaosCluster, target: str, _: random.Random) -> Iterator[None]:
+def restart_broker(cluster: StackCluster, target: str, _: random.Random) -> Iterator[None]:
     cluster.stack.stop(target)
     yield
     cluster.stack.start(target)
 
 
 @of_server("pause-broker", targets=["kafka"], seconds=(1, 20))
-def pause_broker(cluster: ChaosCluster, target: str, _: random.Random) -> Iterator[None]:
+def pause_broker(cluster: StackCluster, target: str, _: random.Random) -> Iterator[None]:
     cluster.stack.pause(target)
     yield
     cluster.stack.resume(target)
 
 
 @of_server("registry-away", targets=["registry"], seconds=(2, 20))
-def registry_away(cluster: ChaosCluster, target: str, _: random.Random) -> Iterator[None]:
+def registry_away(cluster: StackCluster, target: str, _: random.Random) -> Iterator[None]:
     cluster.kill_server(target)
     yield
     cluster.stack.start(target)
@@ -206,12 +232,12 @@ def kill_python(cluster: ChaosCluster, target: str, chance: random.Random) -> It
     yield
 
 
-def relay_of(cluster: ChaosCluster, target: str) -> Relay:
+def relay_of(cluster: StackCluster, target: str) -> Relay:
     return cluster.worker_relay if target == "worker-kafka" else cluster.agent_relay
 
 
 @of_ours("cut-kafka", targets=["worker-kafka", "agent-kafka"])
-def cut_kafka(cluster: ChaosCluster, target: str, chance: random.Random) -> Iterator[None]:
+def cut_kafka(cluster: StackCluster, target: str, chance: random.Random) -> Iterator[None]:
     for _ in range(chance.randint(1, 4)):
         relay_of(cluster, target).cut()
         time.sleep(chance.uniform(0, 0.5))
@@ -219,14 +245,14 @@ def cut_kafka(cluster: ChaosCluster, target: str, chance: random.Random) -> Iter
 
 
 @of_ours("lose-answers", targets=["worker-kafka", "agent-kafka"], seconds=(0.2, 8))
-def lose_answers(cluster: ChaosCluster, target: str, _: random.Random) -> Iterator[None]:
+def lose_answers(cluster: StackCluster, target: str, _: random.Random) -> Iterator[None]:
     """Kafka does what it is asked, and who asked does not know."""
     with relay_of(cluster, target).losing_answers():
         yield
 
 
 @of_ours("slow-kafka", targets=["worker-kafka", "agent-kafka"], seconds=(2, 20))
-def slow_kafka(cluster: ChaosCluster, target: str, chance: random.Random) -> Iterator[None]:
+def slow_kafka(cluster: StackCluster, target: str, chance: random.Random) -> Iterator[None]:
     with relay_of(cluster, target).slow(chance.uniform(0.05, 1.0)):
         yield
 

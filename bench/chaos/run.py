@@ -8,7 +8,6 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 from cassandra import ConsistencyLevel
@@ -59,12 +58,12 @@ class ChaosResult:
 
 
 class ChaosRun:
-    """Runs a plan in `directory`, on servers of its own."""
+    """Runs a plan on a cluster, which it enters."""
 
-    def __init__(self, plan: Plan, directory: Path, say: Say, workers: int = 1, verifies: bool = False) -> None:
+    def __init__(self, plan: Plan, cluster: ChaosCluster, say: Say, verifies: bool = False) -> None:
         self.plan, self.say = plan, say
         self.result = ChaosResult()
-        self._directory, self._workers, self._verifies = directory, workers, verifies
+        self._cluster, self._verifies = cluster, verifies
         self._lock = threading.Lock()
         self._last_time = 0
         self._is_over = threading.Event()
@@ -73,7 +72,7 @@ class ChaosRun:
 
     def execute(self) -> ChaosResult:
         """Start all, do what is planned, and compare. Raises StackError and TimeoutError if servers do not start."""
-        with ChaosCluster(self._directory, list(self.plan.tables), self._workers) as cluster:
+        with self._cluster as cluster:
             self.say("servers run; starting agents and workers")
             cluster.start_services(self.plan.tables)
             self.say(f"{len(self.plan.statements)} statements and {len(self.plan.faults)} faults begin")
@@ -168,8 +167,7 @@ class ChaosRun:
         self.say("faults are over; all start that do not run")
         cluster.revive()
         self.say("waiting for hints")
-        folders = [cluster.stack.directory / name / "hints" for name in faults.SERVERS]
-        cluster.wait(lambda: not [f for folder in folders for f in folder.glob("*.hints")], "hints are delivered")
+        cluster.wait_for_hints()
         if any(faults.KINDS[fault.name].loses_hints for fault in self.plan.faults):
             self.say("hints were lost: repair")
             cluster.nodetool("repair", "-full", KEYSPACE, nodes=[1])

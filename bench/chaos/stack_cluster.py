@@ -1,0 +1,113 @@
+"""Servers of our own: three Cassandra nodes with an agent each, Kafka behind relays, and a registry."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+
+from bench.chaos.cluster import ChaosCluster, connect, free_port, write_properties
+from bench.chaos.modes import KEYSPACE
+from bench.chaos.service import Service
+from bench.relay import Relay
+from helenus_stack import kafka
+from helenus_stack.errors import StackError
+from helenus_stack.process import stop
+from helenus_stack.stack import Stack
+from helenus_stack.status import NodeStatus
+
+NODES = 3
+_YAML = {
+    "commitlog_segment_size": "4MiB",
+    "cdc_total_space": "512MiB",
+    # What a replica that hangs has not taken by then is dropped, and a hint: here, within a fault.
+    "write_request_timeout": "2000ms",
+    "hints_flush_period": "500ms",
+}
+
+
+class StackCluster(ChaosCluster):
+    """A cluster on a stack, which is up while it is entered."""
+
+    stack: Stack
+    worker_relay: Relay
+    agent_relay: Relay
+
+    def _open(self) -> None:
+        self.stack = self._exit.enter_context(
+            Stack(self.directory / "stack", nodes=NODES, log="kafka", brief=False, cassandra_yaml=_YAML)
+        )
+        self._put_relays_before_kafka()
+        self.status = self.stack.status()
+        self.session = connect(self.status)
+        self._exit.callback(self.session.cluster.shutdown)
+
+    def nodetool(self, *arguments: str, nodes: Sequence[int] = (1, 2, 3)) -> None:
+        with ThreadPoolExecutor() as pool:
+            list(pool.map(lambda node: self.stack.nodetool(*arguments, node=node), nodes))
+
+    def kill_server(self, name: str) -> None:
+        """Kill a server at once, also while another one starts."""
+        stop([self.stack.process(server) for server in self.stack.select([name])], 0)
+
+    def revive_servers(self) -> None:
+        try:
+            self.stack.up()
+        except StackError:  # one was still ending, say
+            self.stack.up()
+
+    def wait_for_hints(self) -> None:
+        folders = [self.stack.directory / node.name / "hints" for node in self.status.nodes]
+        self.wait(lambda: not [f for folder in folders for f in folder.glob("*.hints")], "hints are delivered")
+
+    def _put_relays_before_kafka(self) -> None:
+        """Give Kafka two more listeners that advertise a relay: one for the workers, one for the agents."""
+        folder = next(server.folder for server in self.stack.servers if server.name == "kafka")
+        configured = kafka.configuration(self.stack.settings, folder)
+        relays: list[Relay] = []
+        more: dict[str, str] = {}
+        for name in ("WORKER", "AGENT"):
+            port = free_port()
+            relay = self._exit.enter_context(Relay(port))
+            relays.append(relay)
+            for key, value in (
+                ("listeners", f"{name}://127.0.0.1:{port}"),
+                ("advertised.listeners", f"{name}://127.0.0.1:{relay.port}"),
+                ("listener.security.protocol.map", f"{name}:PLAINTEXT"),
+            ):
+                more[key] = f"{more.get(key, configured[key])},{value}"
+        self.worker_relay, self.agent_relay = relays
+        self.stack.stop("kafka")
+        Stack(self.stack.directory, kafka_properties=more).start("kafka")
+
+    def _make_agents(self) -> list[Service]:
+        return [self._make_agent(node) for node in self.status.nodes]
+
+    def _make_agent(self, node: NodeStatus) -> Service:
+        name, port = f"agent{node.name[-1]}", free_port()
+        cells = "|".join(mode.table for mode in self.modes if mode.has_cells)
+        file = write_properties(
+            self.directory / f"{name}.properties",
+            {
+                "cassandra.config": node.cassandra_yaml,
+                "cassandra.contact.points": node.address,
+                "cassandra.port": self.status.cql_port,
+                "cassandra.local.dc": node.data_center,
+                "state.dir": self.state_directory(name),
+                "kafka.bootstrap.servers": f"127.0.0.1:{self.agent_relay.port}",
+                "listeners": f"http://127.0.0.1:{port}",
+                "topic.partitions": 2,
+                **({"cells.include.list": f"{KEYSPACE}\\\\.({cells})"} if cells else {}),
+            },
+        )
+        return Service(name, self.stack.directory, "helenus-agent", [file], port)
+
+    def _worker_properties(self) -> Mapping[str, object]:
+        return {"bootstrap.servers": f"127.0.0.1:{self.worker_relay.port}"}
+
+    def _connector_properties(self) -> Mapping[str, object]:
+        return {
+            "cassandra.contact.points": ",".join(self.status.contact_points),
+            "cassandra.port": self.status.cql_port,
+            "cassandra.local.dc": self.status.local_dc,
+            "value.converter.schema.registry.url": self.status.registry_url,
+        }
