@@ -68,12 +68,12 @@ def parse_options(arguments: list[str]) -> argparse.Namespace:
     return options
 
 
-def names_of(known: Collection[str]) -> Callable[[str], list[str]]:
-    """Return a parser of names with commas between, each of which is `known`."""
+def names_of(possible: Collection[str]) -> Callable[[str], list[str]]:
+    """Return a parser of names with commas between, each of which is possible."""
 
     def parse(text: str) -> list[str]:
         names = [name for name in text.split(",") if name]
-        if unknown := [name for name in names if name not in known]:
+        if unknown := [name for name in names if name not in possible]:
             raise argparse.ArgumentTypeError(f"there is no {', '.join(unknown)}")
         return names
 

@@ -273,9 +273,9 @@ def damage_state(cluster: ChaosCluster, target: str, damage: Callable[[bytes], b
     while agent.process.pid is not None and not agent.is_ready() and time.monotonic() < deadline:
         time.sleep(0.2)
     lines = agent.log.read_bytes()[before:].decode(errors="replace")
-    if agent.process.pid is not None:
+    if agent.is_ready():
         cluster.complaints.append(f"{target} started with a damaged positions.json")
-    elif "positions.json" not in lines:
+    elif agent.process.pid is None and "positions.json" not in lines:
         cluster.complaints.append(f"{target} does not name its damaged positions.json:\n{lines[-800:]}")
     agent.stop()
     file.unlink()

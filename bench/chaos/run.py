@@ -28,6 +28,8 @@ _REPEATED = frozenset({"truncate", "add", "drop"})
 """Statements that are repeated until they are done: half a TRUNCATE leaves replicas that differ for ever."""
 _REPEAT_S = 180.0
 _SUPERVISION_S = 2.0
+_LATE_S = 5.0
+"""A fault that begins so long after the last statement would disturb little."""
 
 
 @dataclass
@@ -135,7 +137,10 @@ class ChaosRun:
         return executed
 
     def _break(self, cluster: ChaosCluster, started: float, side: Sequence[PlannedFault]) -> None:
-        for planned in side:
+        for number, planned in enumerate(side):
+            if time.monotonic() - started > self.plan.minutes * 60 + _LATE_S:
+                self.say(f"         {len(side) - number} faults left out: what came before took long")
+                return
             if self._is_given_up.wait(max(0.0, started + planned.second - time.monotonic())):
                 return
             self.say(f"{time.monotonic() - started:6.1f} s  {str(planned).split('s  ', 1)[1]}")

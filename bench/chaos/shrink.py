@@ -16,7 +16,7 @@ def shrink(plan: Plan, is_failing: IsFailing) -> Plan:
 
     `is_failing` runs a plan; the given one is known to fail.
     """
-    faults = fewest(plan.faults, lambda some: is_failing(plan.less(plan.statements, some)))
+    faults = fewest(plan.faults, lambda faults: is_failing(plan.less(plan.statements, faults)))
     plan = plan.less(plan.statements, faults)
     while len(plan.statements) > 1:
         middle = len(plan.statements) // 2

@@ -108,10 +108,10 @@ def _row_findings(
         return [finding for finding in findings if finding.key not in merged.unsure]
     findings = compare_rows(mode.name, last_records(table, records), of_table)
     if mode.has_state:
-        known = {finding.key for finding in findings}
+        differing = {finding.key for finding in findings}
         of_naive = compare_rows(mode.name, last_records(table, without_markers(records)), of_table)
         return findings + [
-            Finding(f.mode, f.kind, "without markers: " + f.text, f.key) for f in of_naive if f.key not in known
+            Finding(f.mode, f.kind, "without markers: " + f.text, f.key) for f in of_naive if f.key not in differing
         ]
     expired = expired_keys(table, records, time.time())
     check.expired += sum(finding.key in expired for finding in findings)

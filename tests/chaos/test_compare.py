@@ -86,8 +86,8 @@ def test_a_key_in_two_partitions() -> None:
 def test_a_repeated_change() -> None:
     records = [record(1, 1, row(v=1), digest="a"), record(1, 2, row(v=1), 1, digest="a"), record(1, 1, row(v=1), 2)]
     assert find_repeats("m", TABLE, records) == []
-    again = record(1, 1, row(v=2), 3, digest="a")
-    assert [f.kind for f in find_repeats("m", TABLE, [*records, again])] == ["repeated"]
+    repeated = record(1, 1, row(v=2), 3, digest="a")
+    assert [f.kind for f in find_repeats("m", TABLE, [*records, repeated])] == ["repeated"]
     tombstone = record(1, 1, None, 3, digest="a")
     assert find_repeats("m", TABLE, [*records, tombstone]) == []
 

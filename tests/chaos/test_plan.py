@@ -59,7 +59,7 @@ def test_statements_name_no_column_that_was_dropped() -> None:
 
 @pytest.mark.parametrize("culprits", [{3}, {0, 9}, {2, 3, 7}, set(range(10))])
 def test_the_fewest_items_that_fail(culprits: set[int]) -> None:
-    assert set(fewest(range(10), lambda some: culprits <= set(some))) == culprits
+    assert set(fewest(range(10), lambda items: culprits <= set(items))) == culprits
 
 
 def test_nothing_is_left_of_what_fails_always() -> None:
