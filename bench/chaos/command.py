@@ -29,6 +29,7 @@ from bench.chaos.run import ChaosResult, ChaosRun, stamped
 from bench.chaos.shrink import shrink
 from bench.chaos.stack_cluster import StackCluster
 from helenus_schemas.settings.properties import read_properties
+from helenus_stack.errors import StackError
 
 
 def main() -> None:
@@ -38,7 +39,7 @@ def main() -> None:
     show_plan(plan)
     result = run_once(plan, options)
     if result.findings and options.shrink:
-        smallest = shrink(plan, lambda smaller: bool(run_once(smaller, options).findings))
+        smallest = shrink(plan, lambda smaller: is_failing(smaller, options))
         print(f"\nthe smallest plan that fails: {len(smallest.statements)} statements, {len(smallest.faults)} faults")
         show_plan(smallest)
         file = Path(f"chaos-{options.seed}.json").absolute()
@@ -112,6 +113,15 @@ def show_plan(plan: Plan) -> None:
         print(f"  {create}")
     for fault in plan.faults:
         print(f"  {fault}")
+
+
+def is_failing(plan: Plan, options: argparse.Namespace) -> bool:
+    """Run a plan; return whether it finds a difference. One whose servers do not start finds none."""
+    try:
+        return bool(run_once(plan, options).findings)
+    except (StackError, TimeoutError) as error:
+        print(f"no run: {str(error).splitlines()[0]}", flush=True)
+        return False
 
 
 def make_cluster(plan: Plan, directory: Path, options: argparse.Namespace) -> ChaosCluster:

@@ -13,6 +13,8 @@ from bench.chaos.random_table import RandomTable, Statement
 
 WARM_UP_S = 5.0
 """The first fault comes that much later than the first statement."""
+PATIENT = 0.7
+"""The part of faults that meet what is ready: on a slow machine few workers would ever run, else."""
 LEVELS = {"ONE": 5, "LOCAL_QUORUM": 3, "ALL": 1}
 """Consistency levels of writes, and how often each is drawn."""
 
@@ -35,13 +37,16 @@ class FaultKind:
 
 @dataclass(frozen=True)
 class PlannedFault:
-    """A fault, its second, and the seed of what it draws itself."""
+    """A fault, its second, and the seed of what it draws itself. A `patient` one begins when all agents and workers are
+    ready, the others also while some still start.
+    """
 
     second: float
     name: str
     target: str
     lasting_s: float
     seed: int
+    patient: bool = True
 
     def __str__(self) -> str:
         lasting = f" for {self.lasting_s:.1f} s" if self.lasting_s else ""
@@ -119,7 +124,12 @@ def _plan_faults(chance: random.Random, end_s: float, kinds: Sequence[FaultKind]
             kind = turn.pop()
             lasting_s = round(chance.uniform(*kind.seconds), 1)
             fault = PlannedFault(
-                round(second, 1), kind.name, chance.choice(kind.targets), lasting_s, chance.randrange(2**32)
+                round(second, 1),
+                kind.name,
+                chance.choice(kind.targets),
+                lasting_s,
+                chance.randrange(2**32),
+                chance.random() < PATIENT,
             )
             faults.append(fault)
             second += lasting_s + kind.recovery_s + chance.uniform(1, 8)

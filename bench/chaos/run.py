@@ -28,6 +28,7 @@ _REPEATED = frozenset({"truncate", "add", "drop"})
 """Statements that are repeated until they are done: half a TRUNCATE leaves replicas that differ for ever."""
 _REPEAT_S = 180.0
 _SUPERVISION_S = 2.0
+_READY_S = 120.0
 _LATE_S = 5.0
 """A fault that begins so long after the last statement would disturb little."""
 
@@ -143,6 +144,11 @@ class ChaosRun:
                 return
             if self._is_given_up.wait(max(0.0, started + planned.second - time.monotonic())):
                 return
+            if planned.patient:
+                limit = time.monotonic() + _READY_S
+                while time.monotonic() < limit and not all(service.is_ready() for service in cluster.services):
+                    if self._is_given_up.wait(0.5):
+                        return
             self.say(f"{time.monotonic() - started:6.1f} s  {str(planned).split('s  ', 1)[1]}")
             happened = str(planned)
             self._under_fault.add(planned.target)
@@ -170,9 +176,12 @@ class ChaosRun:
     def _settle(self, cluster: ChaosCluster) -> None:
         """Have everything run, what replicas missed come to them, and every connector be through its events."""
         self.say("faults are over; all start that do not run")
-        cluster.revive()
-        self.say("waiting for hints")
-        cluster.wait_for_hints()
+        try:
+            cluster.revive()
+            self.say("waiting for hints")
+            cluster.wait_for_hints()
+        except TimeoutError as error:  # what does not come back is a difference, too
+            self.result.findings.append(Finding("-", "not ready", str(error)))
         if any(faults.KINDS[fault.name].loses_hints for fault in self.plan.faults):
             self.say("hints were lost: repair")
             cluster.nodetool("repair", "-full", KEYSPACE, nodes=[1])
