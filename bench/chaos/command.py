@@ -37,7 +37,10 @@ def main() -> None:
     modes = options.connectors or list(MODES)
     plan = make_plan(options.seed, options.minutes, fault_kinds(options, modes), modes, options.rate)
     show_plan(plan)
-    result = run_once(plan, options)
+    try:
+        result = run_once(plan, options)
+    except TimeoutError as error:
+        sys.exit(f"error: {error}")
     if result.findings and options.shrink:
         smallest = shrink(plan, lambda smaller: is_failing(smaller, options))
         print(f"\nthe smallest plan that fails: {len(smallest.statements)} statements, {len(smallest.faults)} faults")

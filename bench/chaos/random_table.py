@@ -56,10 +56,13 @@ KINDS = {
     "logged": 3.0,
     "lwt": 4.0,
     "truncate": 0.15,
+    "recreate": 0.05,
     "add": 0.2,
     "drop": 0.15,
 }
 """Kinds of statements, and how often each is drawn."""
+DEFINITIONS = frozenset({"truncate", "recreate", "add", "drop"})
+"""Kinds that concern the whole table."""
 _PAST_US, _FUTURE_US = 3_600_000_000, 20_000_000
 
 
@@ -72,6 +75,8 @@ class Statement(NamedTuple):
     ttl_s: int = 0
     offset_us: int = 0
     """Its write time is so far from now."""
+    follow_up: str = ""
+    """What is sent when it is done."""
     is_tracked: bool = False
     """It is one change at `{ts}` of columns that stay: a record of changes must show it."""
 
@@ -120,7 +125,7 @@ class RandomTable:
         key = tuple(value for _, value in partition)
         make = getattr(self, f"_{kind}")
         made: Statement = make(row, partition)
-        return made._replace(kind=kind, partition=() if kind in ("truncate", "add", "drop") else key)
+        return made._replace(kind=kind, partition=() if kind in DEFINITIONS else key)
 
     def _is_possible(self, kind: str) -> bool:
         if kind in ("static", "static_columns"):
@@ -238,6 +243,10 @@ class RandomTable:
 
     def _truncate(self, *_: object) -> Statement:
         return Statement("", f"TRUNCATE {self.full_name}")
+
+    def _recreate(self, *_: object) -> Statement:
+        create = self.create().replace("CREATE TABLE", "CREATE TABLE IF NOT EXISTS")
+        return Statement("", f"DROP TABLE IF EXISTS {self.full_name}", follow_up=create)
 
     def _add(self, *_: object) -> Statement:
         """A name that no column had: what a dropped one held must not come back."""

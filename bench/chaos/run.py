@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from cassandra import ConsistencyLevel
@@ -20,13 +20,15 @@ from bench.chaos.history import ExecutedStatement, clock
 from bench.chaos.modes import KEYSPACE
 from bench.chaos.plan import Plan, PlannedFault, PlannedStatement
 from bench.chaos.quiet import wait_quiet
+from bench.chaos.random_table import DEFINITIONS
 from bench.chaos.topic import check_topic
 from helenus_stack.readers import reader
 
 Say = Callable[[str], None]
-_REPEATED = frozenset({"truncate", "add", "drop"})
-"""Statements that are repeated until they are done: half a TRUNCATE leaves replicas that differ for ever."""
 _REPEAT_S = 180.0
+"""So long a statement on a whole table is repeated, until it is done: half a TRUNCATE leaves replicas that differ for
+ever.
+"""
 _SUPERVISION_S = 2.0
 _READY_S = 120.0
 _LATE_S = 5.0
@@ -113,11 +115,17 @@ class ChaosRun:
         for planned in statements:
             if self._is_given_up.wait(max(0.0, started + planned.second - time.monotonic())):
                 return
-            executed = self._execute_once(cluster.session, planned)
-            limit = time.monotonic() + _REPEAT_S
-            while not executed.is_acknowledged and planned.statement.kind in _REPEATED and time.monotonic() < limit:
-                time.sleep(2)
-                executed = self._execute_once(cluster.session, planned)
+            self._execute_until_done(cluster.session, planned)
+            if planned.statement.follow_up:
+                following = planned.statement._replace(cql=planned.statement.follow_up)
+                self._execute_until_done(cluster.session, replace(planned, statement=following))
+
+    def _execute_until_done(self, session: Any, planned: PlannedStatement) -> None:
+        executed = self._execute_once(session, planned)
+        limit = time.monotonic() + _REPEAT_S
+        while not executed.is_acknowledged and planned.statement.kind in DEFINITIONS and time.monotonic() < limit:
+            time.sleep(2)
+            executed = self._execute_once(session, planned)
 
     def _execute_once(self, session: Any, planned: PlannedStatement) -> ExecutedStatement:
         """Send a statement, once: one that timed out may have been applied."""
@@ -129,7 +137,7 @@ class ChaosRun:
         statement = SimpleStatement(cql, consistency_level=ConsistencyLevel.name_to_value[planned.level])
         sent_at, outcome = time.time(), ""
         try:
-            session.execute(statement, timeout=60 if planned.statement.kind in _REPEATED else 10)
+            session.execute(statement, timeout=60 if planned.statement.kind in DEFINITIONS else 10)
         except Exception as error:
             outcome = f"{type(error).__name__}: {str(error).splitlines()[0][:120] if str(error) else ''}"
         executed = ExecutedStatement(planned, cql, sent_at, write_time, outcome)
