@@ -31,6 +31,7 @@ _SPARK = {
     "spark.sql.codegen.wholeStage": "false",
     "spark.sql.codegen.factoryMode": "NO_CODEGEN",
 }
+_START_S = 900.0
 _PATIENCE_S = 300.0
 _STOP_S = 15.0
 ClusterKind = TypeVar("ClusterKind", bound="ChaosCluster")
@@ -131,7 +132,9 @@ class ChaosCluster:
         self.workers = [self._make_worker(name, modes) for name, modes in groups if modes]
         for service in self.services:
             service.start()
-        self.wait(lambda: all(service.is_ready() for service in self.services), "agents and workers are ready")
+        self.wait(
+            lambda: all(service.is_ready() for service in self.services), "agents and workers are ready", _START_S
+        )
 
     def wait(self, condition: Callable[[], bool], description: str, seconds: float = _PATIENCE_S) -> None:
         """Wait until a condition holds; raises TimeoutError, with the logs' ends."""
