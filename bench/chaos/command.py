@@ -115,7 +115,7 @@ def show_plan(plan: Plan) -> None:
     for create in plan.tables.values():
         print(f"  {create}")
     for fault in plan.faults:
-        print(f"  {fault}")
+        print(f"  {fault.line_at(fault.second)}")
 
 
 def is_failing(plan: Plan, options: argparse.Namespace) -> bool:

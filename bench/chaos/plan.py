@@ -48,9 +48,10 @@ class PlannedFault:
     seed: int
     patient: bool = True
 
-    def __str__(self) -> str:
+    def line_at(self, second: float) -> str:
+        """Return a line that says that it begins at a second."""
         lasting = f" for {self.lasting_s:.1f} s" if self.lasting_s else ""
-        return f"{self.second:6.1f} s  {self.name} {self.target}{lasting}"
+        return f"{second:6.1f} s  {self.name} {self.target}{lasting}"
 
 
 @dataclass(frozen=True)

@@ -157,8 +157,8 @@ class ChaosRun:
                 while time.monotonic() < limit and not all(service.is_ready() for service in cluster.services):
                     if self._is_given_up.wait(0.5):
                         return
-            self.say(f"{time.monotonic() - started:6.1f} s  {str(planned).split('s  ', 1)[1]}")
-            happened = str(planned)
+            self.say(planned.line_at(time.monotonic() - started))
+            happened = planned.line_at(time.monotonic() - started)
             self._under_fault.add(planned.target)
             try:
                 with faults.begin(cluster, planned):
