@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from helenus_schemas.cql.table import Table
@@ -74,8 +74,10 @@ def find_disorder(mode: str, table: Table, records: Iterable[Record]) -> list[Fi
     return findings
 
 
-def find_repeats(mode: str, table: Table, records: Iterable[Record]) -> list[Finding]:
-    """Return the records that come again for the same change of the same key."""
+def find_repeats(mode: str, table: Table, records: Iterable[Record], relogged: Collection[str] = ()) -> list[Finding]:
+    """Return the records that come again for the same change of the same key. Those of digests in `relogged`, which a
+    node has logged more than once, say so: that node may have got a hint twice.
+    """
     findings: list[Finding] = []
     first: dict[tuple[object, ...], Record] = {}
     for record in records:
@@ -89,6 +91,7 @@ def find_repeats(mode: str, table: Table, records: Iterable[Record]) -> list[Fin
         before = first.setdefault(change, record)
         if before is not record and record.timestamp - before.timestamp < REMEMBERED_MS:
             text = f"{key}: change {digest.decode()[:8]} at {record.partition}:{record.offset} was at {before.offset}"
+            text += ", and a node logged it twice" if digest.decode() in relogged else ""
             findings.append(Finding(mode, "repeated", text, key))
     return findings
 

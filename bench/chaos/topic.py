@@ -77,7 +77,7 @@ def check_topic(
             for f in check.findings
         ]
     if mode.is_once:
-        check.findings += find_repeats(mode.name, table, records)
+        check.findings += find_repeats(mode.name, table, records, relogged_digests(events))
     if mode.is_change:
         check.findings += find_missing(mode.name, _tracked(statements), records)
     else:
@@ -137,6 +137,18 @@ def mixed_digests(events: Iterable[Message]) -> set[str]:
         if times and max(times) - min(times) > 2:
             mixed.add(change.digest)
     return mixed
+
+
+def relogged_digests(events: Iterable[Message]) -> set[str]:
+    """Return the digests of mutations that some node has in its commit log more than once."""
+    places: dict[tuple[str | None, str], tuple[int, int]] = {}
+    relogged = set()
+    for event in events:
+        change = decode(event.value() or b"")
+        place = change.segment, change.position
+        if change.digest and places.setdefault((change.node, change.digest), place) != place:
+            relogged.add(change.digest)
+    return relogged
 
 
 def _tracked(statements: Iterable[ExecutedStatement]) -> dict[int, str]:
