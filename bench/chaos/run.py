@@ -30,7 +30,7 @@ _REPEAT_S = 180.0
 ever.
 """
 _SUPERVISION_S = 2.0
-_READY_S = 120.0
+_READY_S = 30.0
 _LATE_S = 5.0
 """A fault that begins so long after the last statement would disturb little."""
 
