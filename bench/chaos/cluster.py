@@ -34,6 +34,7 @@ _SPARK = {
 _START_S = 900.0
 _PATIENCE_S = 300.0
 _STOP_S = 15.0
+_TABLE_MISSING = "[table-missing]"
 ClusterKind = TypeVar("ClusterKind", bound="ChaosCluster")
 
 
@@ -172,7 +173,17 @@ class ChaosCluster:
         self.revive_servers()
         self.wait(self._are_services_ready, "all run again")
 
+    def restart_missing_tables(self) -> None:
+        """Restart tasks that failed while their table was dropped and not created yet, as an operator does."""
+        for mode in self.modes:
+            worker = self.leader(mode)
+            with suppress(OSError, ValueError, KeyError):
+                tasks = worker.get_json(f"/connectors/{mode.connector}/status")["tasks"] if worker else []
+                if worker and any(_TABLE_MISSING in task.get("trace", "") for task in tasks):
+                    worker.post(f"/connectors/{mode.connector}/restart?includeTasks=true")
+
     def _are_services_ready(self) -> bool:
+        self.restart_missing_tables()
         for service in self.services:
             service.start()  # as a supervisor does
         return all(service.is_ready() for service in self.services)

@@ -174,6 +174,7 @@ class ChaosRun:
     def _supervise(self, cluster: ChaosCluster) -> None:
         """Start again what ended by itself, as systemd or Kubernetes do."""
         while not self._is_over.wait(_SUPERVISION_S):
+            cluster.restart_missing_tables()
             for service in cluster.services:
                 if service.process.pid is None and service.name not in self._under_fault:
                     self.result.restarts += 1

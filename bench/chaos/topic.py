@@ -141,12 +141,12 @@ def mixed_digests(events: Iterable[Message]) -> set[str]:
 
 def relogged_digests(events: Iterable[Message]) -> set[str]:
     """Return the digests of mutations that some node has in its commit log more than once."""
-    places: dict[tuple[str | None, str], tuple[int, int]] = {}
+    first: dict[tuple[str | None, str], tuple[int, int]] = {}
     relogged = set()
     for event in events:
         change = decode(event.value() or b"")
-        place = change.segment, change.position
-        if change.digest and places.setdefault((change.node, change.digest), place) != place:
+        position = change.segment, change.position
+        if change.digest and first.setdefault((change.node, change.digest), position) != position:
             relogged.add(change.digest)
     return relogged
 
