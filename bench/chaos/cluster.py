@@ -34,6 +34,8 @@ _SPARK = {
 _START_S = 900.0
 _PATIENCE_S = 300.0
 _STOP_S = 15.0
+_AGREEMENT_S = 60.0
+"""A node that hangs for a while agrees late: until then it takes a dropped table for one that is there."""
 _TABLE_MISSING = "[table-missing]"
 ClusterKind = TypeVar("ClusterKind", bound="ChaosCluster")
 
@@ -157,8 +159,11 @@ class ChaosCluster:
         return None
 
     def table(self, mode: Mode) -> Table:
-        """Return the definition of a mode's table as it is now."""
-        return next(iter(read_tables(self.session, KEYSPACE, mode.table).values()))
+        """Return the definition of a mode's table as it is now. Raises LookupError if there is none."""
+        tables = list(read_tables(self.session, KEYSPACE, mode.table).values())
+        if not tables:
+            raise LookupError(f"there is no table {mode.topic_table}")
+        return tables[0]
 
     def kill_pids(self, pids: Sequence[int]) -> None:
         """Kill processes at once; one that has ended is no error."""
@@ -225,6 +230,7 @@ def connect(status: Status, **more: Any) -> Any:
         execution_profiles=profiles,
         reconnection_policy=ConstantReconnectionPolicy(1.0, max_attempts=None),
         connect_timeout=30,
+        max_schema_agreement_wait=_AGREEMENT_S,
         **more,
     ).connect()
 
