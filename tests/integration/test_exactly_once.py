@@ -61,7 +61,7 @@ STATE = {
     "state": "rows",
     "query.group": "m",
 }
-OWN = {WRITTEN: ENVELOPES, MERGED: STATE, KEYED: {**ROWS, "state": "keys", "headers": "digest,expires"}}
+OWN = {WRITTEN: ENVELOPES, MERGED: STATE, KEYED: {**ROWS, "state": "keys", "headers": "digest,expires,origin"}}
 LONG_FAULTS, LONG_WRITES = 50, 100_000
 SEED = int(os.environ.get("HELENUS_SEED", time.time_ns() % 10**6))
 NOT_SUPPORTED = "exactly_once.not_supported"

@@ -24,11 +24,12 @@ _READ_TIMEOUT_S = 30.0
 
 class CountRecord(NamedTuple):
     """A record of a key: its row's `n`, None if it says that there is no row, and the digest of the change that it was
-    made for, if its headers have one.
+    made for, if its headers have one. A state requested the read of what is `requested`.
     """
 
     n: int | None
     digest: bytes | None
+    requested: bool = False
 
 
 Counts = dict[int, list[CountRecord]]
@@ -145,7 +146,8 @@ def _count(message: Message) -> tuple[int, CountRecord]:
     if row is not None and "after" in row:
         row = row["after"]
     n = (row or {}).get("n")  # a delete marker is an object without columns
-    return json.loads(message.key())["k"], CountRecord(n, dict(message.headers() or ()).get("digest"))
+    headers = dict(message.headers() or ())
+    return json.loads(message.key())["k"], CountRecord(n, headers.get("digest"), headers.get("origin") == b"state")
 
 
 def each_once(counts: Counts, written: dict[int, list[int]]) -> list[str]:
@@ -189,12 +191,13 @@ def each_change_once(counts: Counts, has_deletes: bool = False) -> list[str]:
 
 
 def nulls_again(counts: Counts) -> list[str]:
-    """The nulls of no change that follow another null: a read that was requested of an expired row, twice."""
+    """The requested nulls that follow another one: the read of an expired row was requested twice."""
+    requested_null = CountRecord(None, None, requested=True)
     return [
-        f"key {key}: record {index} is null, of no change, after another null"
+        f"key {key}: record {index} is null, as a state requested, after another one"
         for key, records in sorted(counts.items())
         for index, record in enumerate(records)
-        if index and record == CountRecord(None, None) and records[index - 1].n is None
+        if index and record == records[index - 1] == requested_null
     ]
 
 
