@@ -70,7 +70,7 @@ def test_the_records_of_a_worker_are_refused_once_another_one_has_started(
     monkeypatch.setattr(owners, "_SETTLE_S", 0.05)
     epochs = Epochs(brokers[0], {"data-a": 2})
     settings = worker(brokers[0])
-    task: Any = SimpleNamespace(connector="c", events="events-a", data="data-a", settings=SimpleNamespace(markers=True))
+    task: Any = SimpleNamespace(connector="c", events="events-a", data="data-a", data_topics=["data-a"])
     ownerships = [TopicOwnership(settings, "default") for _ in range(2)]
     logs = [choice.data_log(settings) for _ in range(2)]
     for ownership, log in zip(ownerships, logs, strict=True):
