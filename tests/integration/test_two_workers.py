@@ -10,6 +10,7 @@ import time
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -169,6 +170,8 @@ def test_workers_that_are_killed_and_stopped_in_turns(pipelines: tuple[Pipeline,
     try:
         with Counting(session, table_of(pipelines[0]), KEYS):
             take_turns(pipelines, random.Random(SEED))
+            for pipeline in pipelines:  # a worker that still starts takes the records when it has
+                eventually(partial(has_begun, pipeline), pipeline.connector.tail)
             restart_task(pipelines[0])
             eventually(lambda: is_refused(pipelines[1]), pipelines[1].connector.tail)
         first = pipelines[0].connector
@@ -195,6 +198,14 @@ def take_turns(pipelines: tuple[Pipeline, Pipeline], chance: random.Random) -> N
                     restart_task(other)
                     time.sleep(chance.uniform(0, STOPPED_S))
         time.sleep(chance.uniform(0, 4))
+
+
+def has_begun(pipeline: Pipeline) -> bool:
+    """Whether a worker writes the records, or is refused."""
+    try:
+        return pipeline.connector.health()[0] == 200 or is_refused(pipeline)
+    except OSError:  # it starts
+        return False
 
 
 def restart_task(pipeline: Pipeline) -> None:
