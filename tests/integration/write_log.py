@@ -177,7 +177,7 @@ def each_change_once(counts: Counts, has_deletes: bool = False) -> list[str]:
     for key, records in sorted(counts.items()):
         digests = set[bytes]()
         latest, before = 0, None
-        for index, (n, digest) in enumerate(records):
+        for index, (n, digest, _) in enumerate(records):
             if n is not None and n < latest:
                 errors.append(f"key {key}: record {index} has {n} after {latest}")
             if digest is not None and digest in digests:
