@@ -63,18 +63,10 @@ def _request_reads(
                     for name, is_static in keys:
                         log.append(events, int(partition), name, values[is_static])
                 results.append(row)
+        if log is None and ends:
+            log = _log(plan, next(iter(ends))[0])  # for the marks alone
         if log is not None:
-            reach("state.before-flush")
-        if marked is not None and ends:
-            owned_log = _log(plan, next(iter(ends))[0])
-            log = owned_log
-            assert isinstance(owned_log, OwnedKafkaLog), "without fenced writers nothing is requested exactly once"
-            owned_log.deliver(_FLUSH_TIMEOUT_S)
-            PartTransaction(owned_log, plan.name, marked, ends).commit(_FLUSH_TIMEOUT_S)
-        elif log is not None:
-            log.flush(_FLUSH_TIMEOUT_S)
-        if log is not None:
-            reach("state.after-asked")
+            _deliver(log, plan, marked, ends)
     except BaseException:
         if log is not None:
             log.close()
@@ -83,6 +75,20 @@ def _request_reads(
     arrays = [pa.array([row[name] for row in results], t) for name, t in columns]
     yield pa.RecordBatch.from_arrays(arrays, names=[name for name, _ in columns])
     freeze("state")
+
+
+def _deliver(log: Log, plan: KeysPlan, marked: MarkedBatch | None, ends: Mapping[Place, int]) -> None:
+    """Wait until the broker has all requests: those of a `marked` batch in one transaction, with the marks of places
+    that end at `ends`.
+    """
+    reach("state.before-flush")
+    if marked is not None and ends:
+        assert isinstance(log, OwnedKafkaLog), "without fenced writers nothing is requested exactly once"
+        log.deliver(_FLUSH_TIMEOUT_S)
+        PartTransaction(log, plan.name, marked, ends).commit(_FLUSH_TIMEOUT_S)
+    else:
+        log.flush(_FLUSH_TIMEOUT_S)
+    reach("state.after-asked")
 
 
 def _log(plan: KeysPlan, topic: str) -> Log:
