@@ -18,10 +18,9 @@ from patience import eventually
 
 from helenus_schemas.errors import HelenusError, Kind
 from helenus_sinks.log import DeclaredSchemas
-from helenus_sinks.pulsar import connection
+from helenus_sinks.pulsar import _session, connection
 from helenus_sinks.pulsar import log as log_module
 from helenus_sinks.pulsar._admin import Admin
-from helenus_sinks.pulsar._session import ProducerSession
 from helenus_sinks.pulsar.config import PulsarConfig
 from helenus_sinks.pulsar.epochs import first_epoch, run_epoch
 from helenus_sinks.pulsar.log import PulsarLog
@@ -562,20 +561,48 @@ def take_turns(log: PulsarLog, failures: list[HelenusError]) -> None:
         failures.append(error)
 
 
+def test_two_processes_of_a_run_that_take_turns_at_once(settings: PulsarConfig, log: PulsarLog) -> None:
+    """A producer is fenced just when its process has no use for it any more. If that closed it by a command, brokers
+    would wait for themselves, for ever, after some hundred turns.
+    """
+    log.create("contested", 4, KEEP)
+    logs = [owned(settings, "contested", 10) for _ in range(2)]
+    failures: list[HelenusError] = []
+
+    def take_turns(number: int) -> None:
+        try:
+            for turn in range(200):
+                for partition in range(4):
+                    logs[number].append("contested", partition, b"k", b"%d" % (number * 1000 + turn))
+                logs[number].flush(60)
+        except HelenusError as error:
+            failures.append(error)
+
+    threads = [threading.Thread(target=take_turns, args=(number,)) for number in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert failures == []
+    for one in logs:
+        one.close()
+    for partition in range(4):
+        assert set(numbers(settings, "contested", partition)) == {*range(200), *range(1000, 1200)}
+
+
 def test_a_writer_without_epochs_is_kept_out_meanwhile(
     settings: PulsarConfig, log: PulsarLog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As one of an earlier version: while a producer of the owner is there it waits, and says for whom; then not."""
     log.create("others", 1, KEEP)
     owner = owned(settings, "others", 10)
-    with monkeypatch.context() as patch:
-        patch.setattr(ProducerSession, "release", lambda _: None)
-        owner.append("others", 0, b"k", b"1")
-        owner.flush(20)
-        log.append("others", 0, b"k", b"2")
-        with pytest.raises(HelenusError, match="Topic has an existing exclusive producer: helenus-") as error:
-            log.flush(2)
-        assert error.value.kind is Kind.APPEND_FAILED
+    owner.append("others", 0, b"k", b"1")
+    owner.flush(20)
+    log.append("others", 0, b"k", b"2")
+    with pytest.raises(HelenusError, match="Topic has an existing exclusive producer: helenus-") as error:
+        log.flush(2)
+    assert error.value.kind is Kind.APPEND_FAILED
+    monkeypatch.setattr(_session, "_LEFT_S", 1.0)
     owner.append("others", 0, b"k", b"3")
     owner.flush(20)
     log.append("others", 0, b"k", b"4")

@@ -14,14 +14,15 @@ from sinks.test_pulsar_client import Broker, brokers  # noqa: F401
 
 from helenus_schemas.errors import HelenusError, Kind
 from helenus_sinks.log import DeclaredSchemas
-from helenus_sinks.pulsar import owners
+from helenus_sinks.pulsar import _session, owners
 from helenus_sinks.pulsar.config import PulsarConfig
 from helenus_sinks.pulsar.epochs import EpochOwner, first_epoch, run_epoch, since
 from helenus_sinks.pulsar.log import PulsarLog
 from helenus_sinks.pulsar.wire import EXCLUSIVE_WITH_FENCING, SHARED, command
 
 SCHEMA = DeclaredSchemas(None, '{"type":"record","name":"t","fields":[]}')
-AUTHORIZATION, NOT_READY, TOPIC_NOT_FOUND, PRODUCER_BUSY, INCOMPATIBLE_SCHEMA, FENCED = 4, 6, 11, 16, 18, 25
+PERSISTENCE, AUTHORIZATION, NOT_READY, TOPIC_NOT_FOUND = 2, 4, 6, 11
+PRODUCER_BUSY, INCOMPATIBLE_SCHEMA, FENCED = 16, 18, 25
 NOW_MS = 1_800_000_000_000
 
 
@@ -212,19 +213,59 @@ def owned(epochs: Epochs, epoch: int) -> PulsarLog:
     return log
 
 
-def test_an_owners_producer_is_closed_after_its_turn(epochs: Epochs, brokers: list[Broker]) -> None:  # noqa: F811
+def test_an_owners_producer_is_left_after_its_turn(epochs: Epochs, brokers: list[Broker]) -> None:  # noqa: F811
+    """Not closed: while another one fences it, the broker would wait for itself, for ever."""
     broker = brokers[0]
     log = owned(epochs, 10)
     for turn in range(1, 4):
         log.append("a", 0, b"k", b"v")
         log.append("a", 1, b"k", b"v")
         log.flush(10)
-        eventually(lambda turn=turn: broker.names().count("close_producer") == 2 * turn, every=0.02)
         log.own(10 + turn)
     assert sorted(epochs.opened) == [(f"a-partition-{part}", 10 + turn) for part in range(2) for turn in range(3)]
+    assert len({request.producer_id for request in broker.requests("producer")}) == 6
+    assert "close_producer" not in broker.names()
     lookups = [request.topic.rpartition("/")[2] for request in broker.requests("lookup")]
     assert lookups.count("a-partition-1") == 1, "it is known by then which broker has it"
     assert len(broker.open) == 1
+    log.close()
+
+
+def test_producers_that_were_left_end_with_their_connections(
+    epochs: Epochs,
+    brokers: list[Broker],  # noqa: F811
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(_session, "_LEFT_S", 0.3)
+    log = owned(epochs, 10)
+    for turn in range(1, 3):
+        log.append("a", 0, b"k", b"v")
+        log.flush(10)
+        eventually(lambda: all(transport.is_closing() for transport in brokers[0].open), every=0.02)
+        assert epochs.opened == [("a-partition-0", 10)] * turn
+        assert len(brokers[0].open) == turn
+    assert "close_producer" not in brokers[0].names()
+    log.close()
+
+
+def test_a_refused_batch_of_an_owner(epochs: Epochs, brokers: list[Broker]) -> None:  # noqa: F811
+    """Its producer ends with the connection, and the next one sends the same again."""
+    broker, refused = brokers[0], [1, 2]
+
+    def send(request: Any) -> list[bytes]:
+        number = {"producer_id": request.producer_id, "sequence_id": request.sequence_id}
+        if refused:
+            refused.pop()
+            return [command("send_error", error=PERSISTENCE, message="not now", **number)]
+        return [command("send_receipt", **number)]
+
+    broker.answers["send"] = send
+    log = owned(epochs, 10)
+    log.append("a", 0, b"k", b"v")
+    log.flush(10)
+    assert epochs.opened == [("a-partition-0", 10)] * 3
+    assert [request.sequence_id for request in broker.requests("send")] == [0, 0, 0]
+    assert "close_producer" not in broker.names()
     log.close()
 
 

@@ -22,6 +22,8 @@ _TRANSIENT_S = 5.0
 _QUEUE_BYTES = 32 * 1024 * 1024
 _QUEUE_RECORDS = 50_000
 _SLICE_S = 0.2
+_LEFT_S = 30.0
+"""A producer with exclusive access that was left keeps writers without epochs out for so long."""
 T = TypeVar("T")
 
 
@@ -42,6 +44,7 @@ class ProducerSession:
         self.submitted = self.submitted_bytes = self.completed = self.completed_bytes = 0
         self.loop = asyncio.new_event_loop()
         self.client = Client(settings.service_url, settings.access)
+        self._idle: asyncio.TimerHandle | None = None
         self._changed = threading.Condition()
         self._thread = threading.Thread(target=self._run_loop, name="helenus-pulsar", daemon=True)
         self._thread.start()
@@ -75,10 +78,10 @@ class ProducerSession:
                 self.loop.call_soon_threadsafe(writer.pump)
 
     def release(self) -> None:
-        """Close producers with exclusive access, from the caller's thread, once all records are acknowledged."""
-        for writer in self.writers.values():
-            if writer.topic_epoch is not None:
-                self.loop.call_soon_threadsafe(writer.release)
+        """Leave producers with exclusive access, from the caller's thread, once all records are acknowledged."""
+        owning = [writer for writer in self.writers.values() if writer.topic_epoch is not None]
+        if owning:
+            self.loop.call_soon_threadsafe(self._release, owning)
 
     def wait(self, seconds: float) -> None:
         """Wait for news, such as an acknowledgement, from the caller's thread."""
@@ -136,6 +139,18 @@ class ProducerSession:
         """Drop everything and end the thread."""
         self.loop.call_soon_threadsafe(self._stop)
         self._thread.join(10)
+
+    def _release(self, owning: list[Writer]) -> None:
+        for writer in owning:
+            writer.release()
+        if self._idle is not None:
+            self._idle.cancel()
+        self._idle = self.loop.call_later(_LEFT_S, self._end_left_producers, self.submitted)
+
+    def _end_left_producers(self, submitted: int) -> None:
+        """Close the connections, with which producers end that were left, unless there were records meanwhile."""
+        if self.submitted == submitted:
+            self.client.drop_connections()
 
     def _stop(self) -> None:
         self.error = self.error or pulsar_error(

@@ -15,7 +15,7 @@ from helenus_sinks.pulsar._entries import Record, batch
 from helenus_sinks.pulsar.client import Client
 from helenus_sinks.pulsar.connection import Connection
 from helenus_sinks.pulsar.epochs import taken_over
-from helenus_sinks.pulsar.errors import AUTHENTICATION, FENCED, TOPIC_NOT_FOUND, Answered, broker_error
+from helenus_sinks.pulsar.errors import AUTHENTICATION, FENCED, TOPIC_NOT_FOUND, Answered, broker_error, pulsar_error
 from helenus_sinks.pulsar.wire import EXCLUSIVE_WITH_FENCING, KEY_VALUE, SHARED, command, keyed, send
 
 RECORD_BYTES = 200
@@ -60,6 +60,10 @@ class _Batch:
 class Writer:
     """Appends to `topic`, a partition of `topic_name`. Only `records`, `is_scheduled`, `schema` and `topic_epoch` are
     used outside of the loop. With a `topic_epoch` the broker refuses those with lower ones from the first record on.
+
+    A producer with exclusive access is never closed by a command: a broker that handles one just when another producer
+    fences this one waits for itself, for ever (its `Producer.close` and its `AbstractTopic` lock each other, 4.0.8).
+    It is left, and ends with its connection, or when the next producer fences it.
     """
 
     def __init__(
@@ -68,7 +72,6 @@ class Writer:
         topic_name: str,
         topic: str,
         name: str,
-        number: int,
         sequences: dict[str, int],
     ) -> None:
         self.records: deque[tuple[Record, tuple[Any, bytes], int]] = deque()
@@ -80,7 +83,7 @@ class Writer:
         self._topic = topic
         self._name = name
         self._sequences = sequences
-        self._id = number
+        self._id = next(session.client.numbers)
         self._by_key = session.by_key
         self._unacknowledged: deque[_Batch] = deque()
         self._connection: Connection | None = None
@@ -138,26 +141,28 @@ class Writer:
         self.pump()
 
     def release(self) -> None:
-        """Close a producer with exclusive access that has nothing to send: another process may have the next turn, and
+        """Leave a producer with exclusive access that has nothing to send: another process may have the next turn, and
         its producer would close this one without a word, and with the next record the connection.
         """
-        if self.topic_epoch is not None and self._connection is not None and not self._unacknowledged:
-            self._released_on = self._connection
-            self._close()
+        connection = self._connection
+        if self.topic_epoch is not None and connection is not None and not self._unacknowledged:
+            self._released_on, self._connection = connection, None
+            connection.producers.pop(self._id, None)
+            self._id = next(self._session.client.numbers)
 
     def end(self) -> None:
         if self._opening is not None:
             self._opening.cancel()
 
     def _reopen(self, why: str) -> None:
-        self._close()
-        self.lost(why)
-
-    def _close(self) -> None:
         connection, self._connection = self._connection, None
+        if connection is not None and self.topic_epoch is not None:
+            connection.fail(pulsar_error(Kind.BROKER_UNREACHABLE, why, self._session.where))
+            return
         if connection is not None:
             connection.producers.pop(self._id, None)
             connection.write(command("close_producer", producer_id=self._id, request_id=0))
+        self.lost(why)
 
     def _start_opening(self) -> None:
         if self._opening is None and not self._session.error:

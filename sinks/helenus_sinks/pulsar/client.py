@@ -31,7 +31,8 @@ def end_loop(loop: asyncio.AbstractEventLoop) -> None:
 class Client:
     """Finds brokers and keeps one connection to each. Everything here runs in one event loop.
 
-    Whoever makes a consumer takes the next of `numbers` for it: a broker knows those of a connection by them.
+    Whoever makes a consumer or a producer takes the next of `numbers` for it: a broker knows those of a connection by
+    them.
     """
 
     def __init__(self, url: str, access: Access) -> None:
@@ -122,13 +123,17 @@ class Client:
         wanted = {} if version is None else {"schema_version": version.to_bytes(8, "big")}
         return (await connection.ask("get_schema", topic=topic, **wanted)).schema
 
-    def close(self) -> None:
-        """Drop all connections at once."""
+    def drop_connections(self) -> None:
+        """Close the connections that there are. The next request makes new ones."""
         for opening in list(self._connections.values()):
             if opening.done() and not opening.cancelled() and not opening.exception():
                 opening.result().fail(pulsar_error(Kind.BROKER_UNREACHABLE, "closed"))
-            else:
-                opening.cancel()
+
+    def close(self) -> None:
+        """Drop all connections at once, and those that are being made."""
+        self.drop_connections()
+        for opening in list(self._connections.values()):
+            opening.cancel()
 
     async def _open(self, address: Address) -> Connection:
         loop = asyncio.get_running_loop()

@@ -211,8 +211,7 @@ class PulsarLog:
         writer = session.writers.get((topic, partition))
         if writer is None:
             full_name = self._partition_name(topic, partition)
-            number = len(session.writers) + 1
-            writer = Writer(session, topic, full_name, f"{self._name}-{partition}", number, self._sequences)
+            writer = Writer(session, topic, full_name, f"{self._name}-{partition}", self._sequences)
             session.writers[topic, partition] = writer
         writer.schema = self._schemas.get(topic, (None, b""))
         # Dead letters have no schema: several connectors may write them to one topic.

@@ -25,7 +25,7 @@ from helenus_sinks.pulsar.client import Client, end_loop
 from helenus_sinks.pulsar.config import PulsarConfig
 from helenus_sinks.pulsar.epochs import taken_over
 from helenus_sinks.pulsar.errors import FENCED, INCOMPATIBLE_SCHEMA, TOPIC_NOT_FOUND, Answered, pulsar_error
-from helenus_sinks.pulsar.wire import EXCLUSIVE_WITH_FENCING, command
+from helenus_sinks.pulsar.wire import EXCLUSIVE_WITH_FENCING
 
 _SETTLE_S = 1.0
 """Ten times what a broker waits before it tries again to change a ledger's metadata; at least: where the claim itself
@@ -167,8 +167,9 @@ class _Claims:
         return [f"{full_name}-partition-{number}" for number in range(count)] if count else [full_name]
 
     async def open(self, partition: str, epoch: int | None) -> int:
-        """Open a producer with exclusive access, close it, and return the partition's epoch: this one, or without one
-        that which follows. Raises HelenusError, and _Refused if the partition has a higher epoch.
+        """Open a producer with exclusive access, and return the partition's epoch: this one, or without one that which
+        follows. The producer ends with the connection (`_writer.Writer` says why). Raises HelenusError, and _Refused if
+        the partition has a higher epoch.
         """
         async with self._turns:
             return await self._retried(lambda: self._open(partition, epoch))
@@ -187,7 +188,6 @@ class _Claims:
             # As under schemaValidationEnforced, where each producer brings the topic's schema.
             schema = await self._client.schema(partition)
             reply = await connection.ask("producer", producer_id=number, schema=schema, **fields)
-        connection.write(command("close_producer", producer_id=number, request_id=0))
         if not reply.HasField("topic_epoch"):
             problem = "this version of Pulsar has no epochs of topics, by which writers are fenced"
             raise HelenusError(Kind.BROKER_REFUSED, problem, self._where(partition), "set fence.writers=false")
