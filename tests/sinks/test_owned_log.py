@@ -15,6 +15,7 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from patience import eventually
 
 from helenus_schemas.errors import HelenusError, Kind
+from helenus_sinks.kafka import owned_log
 from helenus_sinks.kafka.log import KafkaLog
 from helenus_sinks.kafka.owned_log import OwnedKafkaLog
 from helenus_sinks.kafka.owners import (
@@ -438,3 +439,29 @@ def test_a_login_needs_rights_on_transactional_ids(secure: Any, user: str) -> No
         return
     with pytest.raises(Unavailable, match=r"authorization failed.*grant this login Write and Describe"):
         claim(config, [Made("rights", EVENTS)], owner("a", "helenus-rights"), {})
+
+
+def test_positions_that_the_brokers_do_not_answer(
+    only_kafka: Any, config: dict[str, str], topic: str, connector: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """librdkafka has a time limit for them, and keeps none. What was delivered is dropped; the log goes on later."""
+    monkeypatch.setattr(owned_log, "_ANSWER_TIMEOUT_S", 1.0)
+    log = log_of(config, connector, own(config, connector, "a"))
+    position = {f"{connector}-group": [TopicPartition(topic, 0, 7)]}
+    log.append(topic, 0, b"k", b"1")
+    log.deliver(20)
+    log.commit(position, 20)
+    log.append(topic, 0, b"k", b"lost")
+    log.deliver(20)
+    only_kafka.kill("kafka")
+    try:
+        with pytest.raises(HelenusError) as error:
+            log.commit(position, 20)
+        assert error.value.kind is Kind.BROKER_UNREACHABLE
+    finally:
+        only_kafka.start("kafka")
+    log.append(topic, 0, b"k", b"2")
+    log.deliver(20)
+    log.commit(position, 20)
+    log.close()
+    assert values(config["bootstrap.servers"], topic) == [b"1", b"2"]

@@ -21,6 +21,7 @@ from helenus_connector.log.choice import data_log, data_planner, read_data
 from helenus_connector.log.events import OffsetRange, ends
 from helenus_schemas.errors import Action, HelenusError, Kind
 from helenus_sinks.kafka.errors import DeliveryReports, broker_error, new_client
+from helenus_sinks.kafka.groups import send_positions
 from helenus_sinks.kafka.owners import FENCED, PREFIX
 from helenus_sinks.kafka.settings import client_settings
 
@@ -144,7 +145,7 @@ class TopicWriter:
         settings = {**client_settings(self._worker.consumer_config), "group.id": group}
         consumer = new_client(Consumer, settings, DeliveryReports(), self.where)
         with contextlib.closing(consumer):
-            producer.send_offsets_to_transaction(list(positions), consumer.consumer_group_metadata(), _LONGEST_S)
+            send_positions(producer, consumer.consumer_group_metadata(), positions, _LONGEST_S)
 
     def _retry(self, call: Callable[[], object], deadline: float) -> None:
         """Call what goes on where it was, each time for a moment: meanwhile no signal handler runs. Raises Fenced, and

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import closing
+from typing import Any
 
-from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 
 from helenus_sinks.kafka.errors import DeliveryReports, broker_error, new_client
 from helenus_sinks.kafka.settings import client_settings
@@ -21,6 +23,8 @@ _PASSING = {
 }
 _ANSWER_TIMEOUT_S = 30.0
 _PAUSE_S = 0.05
+_GRACE_S = 1.0
+"""In which librdkafka says for itself that the brokers did not answer."""
 
 
 def committed(consumer: Consumer, partitions: Sequence[TopicPartition]) -> list[TopicPartition]:
@@ -40,6 +44,31 @@ def committed(consumer: Consumer, partitions: Sequence[TopicPartition]) -> list[
         if error.code() not in _PASSING or time.monotonic() > deadline:
             raise KafkaException(error)
         time.sleep(_PAUSE_S)
+
+
+def send_positions(producer: Producer, group: Any, positions: Sequence[TopicPartition], seconds: float) -> None:
+    """Make positions of a group, a consumer's `consumer_group_metadata()`, a part of the producer's open transaction.
+
+    Raises KafkaException. After one with _TIMED_OUT the producer must not be used again.
+    """
+    answered = threading.Event()
+    failures: list[KafkaException] = []
+
+    def send() -> None:
+        try:
+            producer.send_offsets_to_transaction(list(positions), group, seconds)
+        except KafkaException as failure:
+            failures.append(failure)
+        finally:
+            answered.set()
+
+    # librdkafka (its issue 5456, 2.16) keeps no limit here: with the group's coordinator away it waits until some
+    # connection changes, which may be never.
+    threading.Thread(target=send, name="positions", daemon=True).start()
+    if not answered.wait(seconds + _GRACE_S):
+        raise KafkaException(KafkaError(KafkaError._TIMED_OUT, "the group's coordinator does not answer"))
+    if failures:
+        raise failures[0]
 
 
 def read_group(config: Mapping[str, str], group: str, partitions: Sequence[TopicPartition]) -> list[TopicPartition]:

@@ -17,6 +17,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, Topi
 
 from helenus_schemas.errors import HelenusError, Kind
 from helenus_sinks.kafka.errors import broker_error, new_client, text_of, topic_error
+from helenus_sinks.kafka.groups import send_positions
 from helenus_sinks.kafka.log import KafkaLog
 from helenus_sinks.kafka.owners import FENCED, Made, NotOwner, RecordsOwner, owners, transactional_id
 from helenus_sinks.kafka.settings import client_settings
@@ -116,9 +117,11 @@ class OwnedKafkaLog(KafkaLog):
         producer = self._producer or self._start()
         try:
             for group, group_positions in positions.items():
-                producer.send_offsets_to_transaction(list(group_positions), self._group(group), _ANSWER_TIMEOUT_S)
+                send_positions(producer, self._group(group), group_positions, _ANSWER_TIMEOUT_S)
         except KafkaException as failure:
-            raise self._producer_error(failure) from None
+            error = self._producer_error(failure)
+            self.close()
+            raise error from None
         try:
             self._commit(timeout)
         except NotOwner:

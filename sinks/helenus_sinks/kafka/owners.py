@@ -29,7 +29,7 @@ from confluent_kafka.admin import AdminClient
 
 from helenus_schemas.errors import HelenusError, Kind
 from helenus_sinks.kafka.errors import MISSING, DeliveryReports, broker_error, new_client, text_of
-from helenus_sinks.kafka.groups import committed
+from helenus_sinks.kafka.groups import committed, send_positions
 from helenus_sinks.kafka.settings import client_settings
 
 PREFIX = "helenus-"
@@ -223,7 +223,7 @@ def _note(producer: Producer, consumer: Consumer, notes: Notes) -> None:
     for first in range(0, len(offsets), _NOTES_AT_ONCE):
         producer.begin_transaction()
         batch = offsets[first : first + _NOTES_AT_ONCE]
-        producer.send_offsets_to_transaction(batch, consumer.consumer_group_metadata(), _ANSWER_TIMEOUT_S)
+        send_positions(producer, consumer.consumer_group_metadata(), batch, _ANSWER_TIMEOUT_S)
         producer.commit_transaction(_ANSWER_TIMEOUT_S)
 
 
