@@ -21,7 +21,8 @@ from pathlib import Path
 
 from bench.chaos.cluster import ChaosCluster
 from bench.chaos.compare import in_order_of_modes
-from bench.chaos.faults import KINDS, kinds_for, kinds_for_given
+from bench.chaos.fault_registry import KINDS
+from bench.chaos.faults import kinds_for, kinds_for_given
 from bench.chaos.given_cluster import GivenCluster, agent_names
 from bench.chaos.modes import MODES
 from bench.chaos.plan import FaultKind, Plan, make_plan

@@ -12,7 +12,7 @@ from bench.chaos.compare import Finding
 from bench.chaos.modes import Mode
 from bench.chaos.service import Service
 
-PATIENCE_S = 420.0
+PATIENCE_S = 720.0
 """What no read can prove waits for ten times `settle.min.age.ms`, at most; a busy machine takes its time too."""
 _STILL_S = 8.0
 """So long no topic grows: `state` publishes the end of a TTL within two seconds or so."""

@@ -16,6 +16,7 @@ from cassandra.query import SimpleStatement
 from bench.chaos import faults
 from bench.chaos.cluster import ChaosCluster
 from bench.chaos.compare import Finding
+from bench.chaos.fault_registry import KINDS
 from bench.chaos.history import ExecutedStatement, clock
 from bench.chaos.modes import KEYSPACE, MODES
 from bench.chaos.plan import Plan, PlannedFault, PlannedStatement
@@ -91,7 +92,7 @@ class ChaosRun:
         started = time.monotonic()
         by_mode = [[s for s in self.plan.statements if s.mode == mode] for mode in self.plan.tables]
         sides = [
-            [f for f in self.plan.faults if faults.KINDS[f.name].is_of_servers == is_of_servers]
+            [f for f in self.plan.faults if KINDS[f.name].is_of_servers == is_of_servers]
             for is_of_servers in (True, False)
         ]
         supervisor = threading.Thread(target=self._supervise, args=(cluster,), daemon=True)
@@ -201,7 +202,7 @@ class ChaosRun:
             cluster.wait_for_hints()
         except TimeoutError as error:  # what does not come back is a difference, too
             self.result.findings.append(Finding("-", "not ready", str(error)))
-        if any(faults.KINDS[fault.name].loses_hints for fault in self.plan.faults):
+        if any(KINDS[fault.name].loses_hints for fault in self.plan.faults):
             self.say("hints were lost: repair")
             cluster.nodetool("repair", "-full", KEYSPACE, nodes=[1])
         ends = [s.sent_at + s.planned.statement.ttl_s + s.planned.statement.offset_us / 1e6 for s in self._with_ttl()]

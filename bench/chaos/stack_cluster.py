@@ -84,9 +84,10 @@ class StackCluster(ChaosCluster):
         Stack(self.stack.directory, kafka_properties=more).start("kafka")
 
     def _make_agents(self) -> list[Service]:
-        return [self._make_agent(node) for node in self.status.nodes]
+        return [self.make_agent(node) for node in self.status.nodes]
 
-    def _make_agent(self, node: NodeStatus) -> Service:
+    def make_agent(self, node: NodeStatus) -> Service:
+        """Return the agent of a node; it is not started."""
         name, port = f"agent{node.name[-1]}", free_port()
         cells = "|".join(mode.table for mode in self.modes if mode.has_cells)
         file = write_properties(
@@ -100,6 +101,7 @@ class StackCluster(ChaosCluster):
                 "kafka.bootstrap.servers": f"127.0.0.1:{self.agent_relay.port}",
                 "listeners": f"http://127.0.0.1:{port}",
                 "topic.partitions": 2,
+                "startup.timeout.ms": 300_000,
                 **({"cells.include.list": f"{KEYSPACE}\\\\.({cells})"} if cells else {}),
             },
         )

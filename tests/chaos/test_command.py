@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 from bench.chaos.command import fault_kinds, parse_options, worker_names
-from bench.chaos.faults import AGENTS, KINDS, SERVERS, kinds_for, kinds_for_given
+from bench.chaos.fault_registry import AGENTS, KINDS, SERVERS
+from bench.chaos.faults import kinds_for, kinds_for_given
 from bench.chaos.given_cluster import agent_names, given_status
 from bench.chaos.modes import MODES
 

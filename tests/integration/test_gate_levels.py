@@ -6,9 +6,7 @@ repair, or never.
 
 from __future__ import annotations
 
-import json
 import os
-import shutil
 import signal
 import struct
 import time
@@ -17,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from bench.chaos.new_node import start_new_node
 from cassandra.metadata import NetworkTopologyStrategy
 from integration.pipeline import write_properties
 from integration.test_spark_cluster import SparkCluster
@@ -26,12 +25,7 @@ from patience import eventually
 from helenus_connector.gate._ring import Ring, RingNode
 from helenus_schemas.codec.avro_long import whole_long
 from helenus_schemas.event.wire import decode
-from helenus_stack import cassandra
-from helenus_stack.jars import fetch, read_lock
-from helenus_stack.java import java_home
-from helenus_stack.progress import Silent
 from helenus_stack.records import Record
-from helenus_stack.resolve import resolve
 from helenus_stack.stack import Stack
 
 pytestmark = [pytest.mark.integration, pytest.mark.cluster, pytest.mark.timeout(900)]
@@ -385,18 +379,6 @@ def replace(three: Stack, name: str, lost: str, address: str) -> None:
     (server,) = three.select([name])
     three.kill(name)
     eventually(lambda: up(three) == 2, "it is down")
-    for folder in filter(Path.is_dir, server.folder.iterdir()):
-        shutil.rmtree(folder)
-    java = java_home(server.java, Silent())
-    command = server.prepare(java, fetch(read_lock(server.lock), Silent(), resolve))
-    file = server.folder / cassandra.YAML
-    yaml = json.loads(file.read_text())
-    del yaml["initial_token"]
-    yaml |= {"auto_bootstrap": True, "listen_address": address, "rpc_address": address}
-    (seeds,) = yaml["seed_provider"][0]["parameters"]
-    seeds["seeds"] = seeds["seeds"].partition(",")[0]  # a seed takes over nothing
-    file.write_text(json.dumps(yaml))
-    *options, main = command.arguments
-    options += [f"-Dcassandra.replace_address_first_boot={lost}", "-Dcassandra.ring_delay_ms=5000"]
-    three.process(server).start([*options, main], command.folder, server.log, command.environment)
+    yaml = {"listen_address": address, "rpc_address": address}
+    start_new_node(three, server, yaml, f"-Dcassandra.replace_address_first_boot={lost}")
     eventually(lambda: up(three) == 3, lambda: f"it is there again\n{server.log.read_text()[-3000:]}")

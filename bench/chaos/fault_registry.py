@@ -1,0 +1,52 @@
+"""The faults that there are, by name, and how one is made of a function: what comes before its `yield` begins it, what
+comes after that ends it.
+
+What a fault of the product's own promises finds to be wrong it adds to the cluster's `complaints`.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from functools import partial
+from typing import Any
+
+from bench.chaos.plan import FaultKind
+from bench.chaos.stack_cluster import NODES
+
+Fault = Callable[[Any, str, random.Random], Iterator[None]]
+SERVERS = [f"cassandra{number + 1}" for number in range(NODES)]
+AGENTS = [f"agent{number + 1}" for number in range(NODES)]
+WORKER = "worker"
+"""Stands for the workers that a run has."""
+KINDS: dict[str, FaultKind] = {}
+BEGINNINGS: dict[str, Callable[[Any, str, random.Random], AbstractContextManager[None]]] = {}
+"""Of each kind the context that is the fault, on a cluster and its target; the last argument is what it draws from."""
+
+
+def fault(
+    name: str,
+    targets: Sequence[str],
+    is_of_servers: bool,
+    seconds: tuple[float, float] = (0.0, 0.0),
+    recovery_s: float = 5.0,
+    loses_hints: bool = False,
+) -> Callable[[Fault], Fault]:
+    """Name a fault, and say what `FaultKind` does."""
+
+    def register(function: Fault) -> Fault:
+        KINDS[name] = FaultKind(name, targets, is_of_servers, seconds, recovery_s, loses_hints)
+        BEGINNINGS[name] = contextmanager(function)
+        return function
+
+    return register
+
+
+of_server = partial(fault, is_of_servers=True)
+of_ours = partial(fault, is_of_servers=False)
+
+
+def number_of(node: str) -> int:
+    """Return a node's number, from 1."""
+    return SERVERS.index(node) + 1

@@ -1,0 +1,135 @@
+"""Faults of agents and workers: of their processes, their files and their connections to the broker."""
+
+from __future__ import annotations
+
+import random
+import signal
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from bench.chaos.cluster import ChaosCluster
+from bench.chaos.fault_registry import AGENTS, WORKER, of_ours
+from bench.chaos.stack_cluster import StackCluster
+from bench.relay import Relay
+
+_REFUSAL_S = 60.0
+"""In that time an agent says that its state is damaged, and ends; it starts within two seconds on an idle machine."""
+
+
+@of_ours("kill-agent", targets=AGENTS, seconds=(0, 10))
+def kill_agent(cluster: ChaosCluster, target: str, _: random.Random) -> Iterator[None]:
+    cluster.service(target).kill()
+    yield
+    cluster.service(target).start()
+
+
+@of_ours("restart-agent", targets=AGENTS, seconds=(0, 5))
+def restart_agent(cluster: ChaosCluster, target: str, _: random.Random) -> Iterator[None]:
+    cluster.service(target).stop()
+    yield
+    cluster.service(target).start()
+
+
+@of_ours("pause-agent", targets=AGENTS, seconds=(2, 40))
+def pause_agent(cluster: ChaosCluster, target: str, _: random.Random) -> Iterator[None]:
+    cluster.service(target).signal_family(signal.SIGSTOP)
+    yield
+    cluster.service(target).signal_family(signal.SIGCONT)
+
+
+@of_ours("kill-worker", targets=[WORKER], seconds=(0, 5), recovery_s=20)
+def kill_worker(cluster: ChaosCluster, target: str, _: random.Random) -> Iterator[None]:
+    cluster.service(target).kill()
+    yield
+    cluster.service(target).start()
+
+
+@of_ours("restart-worker", targets=[WORKER], recovery_s=20)
+def restart_worker(cluster: ChaosCluster, target: str, _: random.Random) -> Iterator[None]:
+    cluster.service(target).stop()
+    yield
+    cluster.service(target).start()
+
+
+@of_ours("pause-worker", targets=[WORKER], seconds=(2, 30), recovery_s=10)
+def pause_worker(cluster: ChaosCluster, target: str, _: random.Random) -> Iterator[None]:
+    """All its processes, as of a virtual machine that is moved."""
+    cluster.service(target).signal_family(signal.SIGSTOP)
+    yield
+    cluster.service(target).signal_family(signal.SIGCONT)
+
+
+@of_ours("kill-python", targets=[WORKER], recovery_s=5)
+def kill_python(cluster: ChaosCluster, target: str, chance: random.Random) -> Iterator[None]:
+    """Some of Spark's Python workers, or all, and now and then what they are forked from."""
+    members = cluster.service(target).python_workers()
+    cluster.kill_pids(chance.sample(members, chance.randint(min(1, len(members)), len(members))))
+    yield
+
+
+def relay_of(cluster: StackCluster, target: str) -> Relay:
+    return cluster.worker_relay if target == "worker-kafka" else cluster.agent_relay
+
+
+@of_ours("cut-kafka", targets=["worker-kafka", "agent-kafka"])
+def cut_kafka(cluster: StackCluster, target: str, chance: random.Random) -> Iterator[None]:
+    for _ in range(chance.randint(1, 4)):
+        relay_of(cluster, target).cut()
+        time.sleep(chance.uniform(0, 0.5))
+    yield
+
+
+@of_ours("lose-answers", targets=["worker-kafka", "agent-kafka"], seconds=(0.2, 8))
+def lose_answers(cluster: StackCluster, target: str, _: random.Random) -> Iterator[None]:
+    """Kafka does what it is asked, and who asked does not know."""
+    with relay_of(cluster, target).losing_answers():
+        yield
+
+
+@of_ours("slow-kafka", targets=["worker-kafka", "agent-kafka"], seconds=(2, 20))
+def slow_kafka(cluster: StackCluster, target: str, chance: random.Random) -> Iterator[None]:
+    with relay_of(cluster, target).slow(chance.uniform(0.05, 1.0)):
+        yield
+
+
+def damage_state(cluster: ChaosCluster, target: str, damage: Callable[[bytes], bytes]) -> None:
+    """Damage an agent's positions while it is killed. It must not start, and say so; then the file is deleted, as
+    docs/failures.md tells the operator.
+    """
+    agent = cluster.service(target)
+    agent.kill()
+    file: Path = cluster.state_directory(target) / "positions.json"
+    if not file.exists():
+        return
+    before = agent.log.stat().st_size
+    file.write_bytes(damage(file.read_bytes()))
+    agent.start()
+    deadline = time.monotonic() + _REFUSAL_S
+    while agent.process.pid is not None and not agent.is_ready() and time.monotonic() < deadline:
+        time.sleep(0.2)
+    lines = agent.log.read_bytes()[before:].decode(errors="replace")
+    if agent.is_ready():
+        cluster.complaints.append(f"{target} started with a damaged positions.json")
+    elif agent.process.pid is None and "positions.json" not in lines:
+        cluster.complaints.append(f"{target} does not name its damaged positions.json:\n{lines[-800:]}")
+    agent.stop()
+    file.unlink()
+
+
+@of_ours("torn-state", targets=AGENTS, recovery_s=10)
+def torn_state(cluster: ChaosCluster, target: str, chance: random.Random) -> Iterator[None]:
+    damage_state(cluster, target, lambda data: data[: chance.randrange(len(data))])
+    yield
+    cluster.service(target).start()
+
+
+@of_ours("flipped-state", targets=AGENTS, recovery_s=10)
+def flipped_state(cluster: ChaosCluster, target: str, chance: random.Random) -> Iterator[None]:
+    def flip(data: bytes) -> bytes:
+        bit = chance.randrange(len(data) * 8)
+        return data[: bit // 8] + bytes([data[bit // 8] ^ 1 << bit % 8]) + data[bit // 8 + 1 :]
+
+    damage_state(cluster, target, flip)
+    yield
+    cluster.service(target).start()
