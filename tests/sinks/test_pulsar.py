@@ -584,8 +584,8 @@ def test_two_processes_of_a_run_that_take_turns_at_once(settings: PulsarConfig, 
     for thread in threads:
         thread.join()
     assert failures == []
-    for one in logs:
-        one.close()
+    for log_of_process in logs:
+        log_of_process.close()
     for partition in range(4):
         assert set(numbers(settings, "contested", partition)) == {*range(200), *range(1000, 1200)}
 
