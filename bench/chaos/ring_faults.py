@@ -16,6 +16,7 @@ from bench.chaos.modes import KEYSPACE
 from bench.chaos.new_node import nodes_up, start_new_node
 from bench.chaos.stack_cluster import NODES, StackCluster
 from helenus_stack import cassandra
+from helenus_stack.errors import StackError
 from helenus_stack.process import STOP_SECONDS, stop
 from helenus_stack.server import Server
 from helenus_stack.status import NodeStatus
@@ -50,16 +51,19 @@ def cleanup(cluster: ChaosCluster, target: str, _: random.Random) -> Iterator[No
 @of_server("join-node", targets=[FOURTH], seconds=(5, 40), recovery_s=20)
 def join_node(cluster: StackCluster, target: str, chance: random.Random) -> Iterator[None]:
     """A fourth node joins with an agent of its own, and is decommissioned in the end."""
-    node = fourth_node(cluster)
-    shutil.rmtree(cluster.state_directory("agent4"), ignore_errors=True)
-    start_new_node(cluster.stack, fourth_server(cluster), {"num_tokens": chance.choice(TOKENS)})
+    node, server = fourth_node(cluster), fourth_server(cluster)
+    process = cluster.stack.process(server)
+    if process.pid is not None:
+        raise StackError("it joined before, and has not left", server.name, "see why nodetool decommission failed")
     agent = cluster.make_agent(node)
+    shutil.rmtree(cluster.state_directory(agent.name), ignore_errors=True)
+    start_new_node(cluster.stack, server, {"num_tokens": chance.choice(TOKENS)})
     agent.start()
     cluster.agents.append(agent)
     cluster.wait(lambda: node.address in nodes_up(cluster.stack), "the fourth node has joined")
     yield
     cluster.nodetool("decommission", nodes=[NODES + 1])
-    stop([cluster.stack.process(fourth_server(cluster))], STOP_SECONDS)
+    stop([process], STOP_SECONDS)
     cluster.agents.remove(agent)
     agent.stop()
     # As docs/failures.md has it, before a disk goes.

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from bench.chaos.new_node import nodes_up
 from cassandra import ConsistencyLevel, OperationTimedOut, ReadTimeout, WriteTimeout
 from cassandra.cluster import EXEC_PROFILE_DEFAULT, Cluster, ExecutionProfile
 from cassandra.policies import WhiteListRoundRobinPolicy
@@ -343,7 +344,7 @@ def no_hints(three: Stack) -> Iterator[None]:
 
 def up(three: Stack) -> int:
     """How many nodes are up, as the first one has it."""
-    return sum(line.startswith("UN") for line in three.nodetool("status").splitlines())
+    return len(nodes_up(three))
 
 
 @contextmanager

@@ -15,6 +15,7 @@ from sinks.test_pulsar_client import Broker, brokers  # noqa: F401
 from helenus_schemas.errors import HelenusError, Kind
 from helenus_sinks.log import DeclaredSchemas
 from helenus_sinks.pulsar import _session, owners
+from helenus_sinks.pulsar import log as log_module
 from helenus_sinks.pulsar.config import PulsarConfig
 from helenus_sinks.pulsar.epochs import EpochOwner, first_epoch, run_epoch, since
 from helenus_sinks.pulsar.log import PulsarLog
@@ -245,6 +246,22 @@ def test_producers_that_were_left_end_with_their_connections(
         assert epochs.opened == [("a-partition-0", 10)] * turn
         assert len(brokers[0].open) == turn
     assert "close_producer" not in brokers[0].names()
+    log.close()
+
+
+def test_a_connection_whose_answer_is_waited_for_stays(
+    epochs: Epochs,
+    brokers: list[Broker],  # noqa: F811
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(_session, "_LEFT_S", 0.3)
+    monkeypatch.setattr(log_module, "_ANSWER_TIMEOUT_S", 1.5)
+    log = owned(epochs, 10)
+    log.append("a", 0, b"k", b"v")
+    log.flush(10)
+    brokers[0].answers["schema"] = lambda request: []
+    with pytest.raises(HelenusError, match="does not answer in time"):
+        log.declare("b", SCHEMA)
     log.close()
 
 

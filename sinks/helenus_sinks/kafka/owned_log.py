@@ -119,9 +119,10 @@ class OwnedKafkaLog(KafkaLog):
             for group, group_positions in positions.items():
                 send_positions(producer, self._group(group), group_positions, _ANSWER_TIMEOUT_S)
         except KafkaException as failure:
-            error = self._producer_error(failure)
-            self.close()
-            raise error from None
+            try:
+                raise self._producer_error(failure) from None
+            finally:
+                self.close()
         try:
             self._commit(timeout)
         except NotOwner:

@@ -150,7 +150,7 @@ class ProducerSession:
     def _end_left_producers(self, submitted: int) -> None:
         """Close the connections, with which producers end that were left, unless there were records meanwhile."""
         if self.submitted == submitted:
-            self.client.drop_connections()
+            self.client.drop_idle_connections()
 
     def _stop(self) -> None:
         self.error = self.error or pulsar_error(

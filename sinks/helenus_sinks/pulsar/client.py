@@ -123,17 +123,25 @@ class Client:
         wanted = {} if version is None else {"schema_version": version.to_bytes(8, "big")}
         return (await connection.ask("get_schema", topic=topic, **wanted)).schema
 
-    def drop_connections(self) -> None:
-        """Close the connections that there are. The next request makes new ones."""
-        for opening in list(self._connections.values()):
-            if opening.done() and not opening.cancelled() and not opening.exception():
-                opening.result().fail(pulsar_error(Kind.BROKER_UNREACHABLE, "closed"))
+    def drop_idle_connections(self) -> None:
+        """Close the connections on which nobody waits for an answer. The next request makes new ones."""
+        for connection in self._open_connections():
+            if not connection.is_asked:
+                connection.fail(pulsar_error(Kind.BROKER_UNREACHABLE, "closed"))
 
     def close(self) -> None:
         """Drop all connections at once, and those that are being made."""
-        self.drop_connections()
+        for connection in self._open_connections():
+            connection.fail(pulsar_error(Kind.BROKER_UNREACHABLE, "closed"))
         for opening in list(self._connections.values()):
             opening.cancel()
+
+    def _open_connections(self) -> list[Connection]:
+        return [
+            opening.result()
+            for opening in self._connections.values()
+            if opening.done() and not opening.cancelled() and not opening.exception()
+        ]
 
     async def _open(self, address: Address) -> Connection:
         loop = asyncio.get_running_loop()

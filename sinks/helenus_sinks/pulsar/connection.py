@@ -160,6 +160,11 @@ class Connection(asyncio.Protocol):
         if self._transport is not None and not self.closed:
             self._transport.write(data)
 
+    @property
+    def is_asked(self) -> bool:
+        """Return whether somebody waits for an answer."""
+        return bool(self._pending_answers)
+
     async def ask(self, name: str, **fields: Any) -> Any:
         """Send a request; return its answer. Raises HelenusError: an error answer, or none in time."""
         self._request_number += 1
