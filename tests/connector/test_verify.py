@@ -531,12 +531,14 @@ def test_a_topic_without_a_leader_has_not_lost_its_records(monkeypatch: pytest.M
 def test_a_ring_is_cut_and_sampled() -> None:
     whole = (LEAST_TOKEN, MOST_TOKEN)
     for count in (1, 2, 7, 1000):
-        parts = cut(whole, count)
+        parts = cut([whole], count)
         assert len(parts) == count
         assert (parts[0][0], parts[-1][1]) == whole
         assert all(end + 1 == start for (_, end), (start, _) in itertools.pairwise(parts))
-    assert cut((5, 6), 10) == [(5, 5), (6, 6)]
-    sampled_ranges = sampled(whole, 0.1)
+    assert cut([(5, 6)], 10) == [(5, 5), (6, 6)]
+    assert cut([(5, 6), (10, 109)], 4) == [(5, 6), (10, 42), (43, 75), (76, 109)]
+    assert cut([(-9, -8), (5, 5), (7, 7)], 1) == [(-9, -8), (5, 5), (7, 7)]
+    sampled_ranges = sampled([whole], 0.1)
     assert len(sampled_ranges) == 100
     job = replace(Topic(table(("v", "int")), {}).job, tokens=tuple(sampled_ranges))
     for first, last in sampled_ranges:
@@ -554,6 +556,7 @@ def test_a_ring_is_cut_and_sampled() -> None:
         ({"sample": "x"}, "sample"),
         ({"token_range": "5"}, "token_range"),
         ({"token_range": "7:5"}, "token_range"),
+        ({"token_range": "7:9,8:10"}, "token_range"),
         ({"limit": -1}, "limit"),
         ({"patience": -1}, "patience"),
         ({"repair": "yes"}, "repair"),
@@ -570,8 +573,9 @@ def test_options() -> None:
     options = VerifyOptions.from_words(
         {"token_range": "-5:10", "sample": 0.5, "repair": True, "limit": 3, "patience": 1}
     )
-    assert options == VerifyOptions(True, (-4, 10), 0.5, 3, 1.0)
-    assert VerifyOptions.from_words({"token_range": ":10"}).tokens == (LEAST_TOKEN, 10)
+    assert options == VerifyOptions(True, ((-4, 10),), 0.5, 3, 1.0)
+    assert VerifyOptions.from_words({"token_range": ":10"}).tokens == ((LEAST_TOKEN, 10),)
+    assert VerifyOptions.from_words({"token_range": "20:30,:10"}).tokens == ((LEAST_TOKEN, 10), (21, 30))
 
 
 @pytest.mark.parametrize("form", FORMS)

@@ -35,7 +35,7 @@ from helenus_connector.verify._reduce import compare
 from helenus_connector.verify._repair import repair
 from helenus_connector.verify._rows import look_again, scan
 from helenus_connector.verify._topic import OF_SCHEMA, read_topic
-from helenus_connector.verify.options import VerifyOptions
+from helenus_connector.verify.options import VerifyOptions, verify_obstacle
 from helenus_connector.verify.report import (
     CHANGING,
     DOUBTFUL,
@@ -309,16 +309,8 @@ def _plan(
     worker: WorkerSettings, settings: ConnectorSettings, options: VerifyOptions, spark: Any, directory: Path | None
 ) -> tuple[VerifyJob, int]:
     """Return the job, and about how many bytes the table has. Raises HelenusError."""
-    if settings.output_format in ("debezium-cassandra", "cep44") or settings.resolver == "none":
-        problem = f"records of output.format={settings.output_format}, resolver={settings.resolver} can't be verified"
-        advice = "only those can that have a whole row: of debezium with resolver=reread, and of formats of rows"
-        raise HelenusError(Kind.CONFIG, problem, settings.name, advice)
-    if skipped := settings.skipped - {"t"}:
-        problem = f"a topic without the operations {', '.join(sorted(skipped))} is not to be as its table"
-        raise HelenusError(Kind.CONFIG, problem, settings.name, "only one without skipped.operations can be verified")
-    if settings.has_transforms:
-        problem = "records that transforms change can't be verified: they are not what the rows say"
-        raise HelenusError(Kind.CONFIG, problem, settings.name, "verify a connector without transforms")
+    if (obstacle := verify_obstacle(settings)) is not None:
+        raise obstacle
     with closing(data_log(worker)) as log, _connected(settings) as session:
         definition = read_definition(session, settings)
         assert definition is not None, "no version is known"
@@ -333,7 +325,7 @@ def _plan(
         size = _size(session, table)
         tokens = None
         if not options.is_whole:
-            tokens = tuple(sampled(options.tokens, options.sample) if options.sample < 1 else [options.tokens])
+            tokens = tuple(sampled(options.tokens, options.sample)) if options.sample < 1 else options.tokens
         parts = max(task_slots(spark), min(4096, math.ceil(size / _BYTES_A_ROW / _ENTRIES_A_PART)))
         return VerifyJob(
             worker, settings, table, topic, topics[topic], parts, tokens, log.keeps_schemas, setup(), directory

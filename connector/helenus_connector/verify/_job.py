@@ -79,18 +79,21 @@ def token_of(partition_key: Key) -> int:
     return int(Murmur3Token.hash_fn(routing_key(partition_key)))
 
 
-def cut(tokens: Tokens, count: int) -> list[Tokens]:
-    """Divide a range of tokens into about `count` of equal width."""
-    first, last = tokens
-    width = last - first + 1
-    count = max(1, min(count, width))
-    ends = [first + width * i // count for i in range(count + 1)]
-    return [(start, end - 1) for start, end in pairwise(ends)]
+def cut(ranges: Sequence[Tokens], count: int) -> list[Tokens]:
+    """Divide ranges of tokens into about `count` of about equal width; each into one at least."""
+    total = sum(last - first + 1 for first, last in ranges)
+    slices: list[Tokens] = []
+    for first, last in ranges:
+        width = last - first + 1
+        slice_count = max(1, min(width, count * width // total))
+        ends = [first + width * i // slice_count for i in range(slice_count + 1)]
+        slices += [(start, end - 1) for start, end in pairwise(ends)]
+    return slices
 
 
-def sampled(tokens: Tokens, share: float) -> list[Tokens]:
-    """Return random slices of a range, in order."""
-    slices = cut(tokens, _SLICES)
+def sampled(ranges: Sequence[Tokens], share: float) -> list[Tokens]:
+    """Return random slices of ranges, in order."""
+    slices = cut(ranges, _SLICES)
     return sorted(random.sample(slices, max(1, round(len(slices) * share))))
 
 

@@ -7,6 +7,7 @@ partitions`. So a key's events keep their order, and all rows of a Cassandra par
 from __future__ import annotations
 
 import re
+from itertools import pairwise
 
 STRIPES = 1 << 16
 """How many stripes of equal width the ring of Murmur3 tokens has: a topic's partitions take them in turn."""
@@ -25,6 +26,17 @@ def token_range(text: str) -> tuple[int, int]:
     if not LEAST_TOKEN <= after < until <= MOST_TOKEN:
         raise ValueError(f"{text}: the first token must be below the second, both from {LEAST_TOKEN} to {MOST_TOKEN}")
     return after, until
+
+
+def token_ranges(text: str) -> list[tuple[int, int]]:
+    """Parse one or more of `token_range`, separated by commas, and return them in the order of tokens. Raises
+    ValueError, also for two that overlap.
+    """
+    ranges = sorted(token_range(part) for part in text.split(","))
+    for (_, until), (after, _) in pairwise(ranges):
+        if after < until:
+            raise ValueError(f"{text[:80]}: tokens above {after}, up to {until}, are in two of the ranges")
+    return ranges
 
 
 def stripe(token: int) -> int:
