@@ -317,7 +317,9 @@ def _snapshot(worker: Any, show: bool, stop: bool, pause: bool, resume: bool, **
 @click.option("--table", "tables", multiple=True, help="A table of the connector; by default all. May be repeated.")
 @click.option("--repair", is_flag=True, help="Have the connector read the keys again in which topic and table differ.")
 @click.option(
-    "--token-range", metavar="AFTER:UNTIL", help="Only partitions with tokens above the first, up to the second."
+    "--token-range",
+    metavar="AFTER:UNTIL,…",
+    help="Only partitions with tokens above the first, up to the second; of one range or several.",
 )
 @click.option(
     "--sample", type=_FiniteFloat(), help="Only this share of the ring, 0.1 for a tenth; another one each time."
@@ -343,6 +345,31 @@ def _verify(worker: Any, **how: Any) -> None:
     from helenus_connector.verify_command import verify
 
     sys.exit(verify(worker, **how))
+
+
+@main.command("lost-node", short_help="Show, and publish, what may be missing since a node was lost.")
+@click.argument("name")
+@click.argument("node")
+@_of_a_worker
+@click.option("--table", "tables", multiple=True, help="A table of the connector; by default all. May be repeated.")
+@click.option("--replaced-by", metavar="NODE", help="The node that has its tokens since, once it has left the ring.")
+@click.option("--since", metavar="TIME", help="When its agent stopped sending, if not with its last event.")
+@click.option("--until", metavar="TIME", help="When it was lost, as 2026-11-29T09:02:11Z; by default now.")
+@click.option("--dry-run", is_flag=True, help="Report no gap.")
+@click.option("--repair", is_flag=True, help="Publish what is missing: as verify --repair, or by snapshots.")
+@click.option("--json", "as_json", is_flag=True, help="Print a JSON object for each table.")
+def _lost_node(worker: Any, **how: Any) -> None:
+    """Show what connector NAME may miss since NODE was lost with its disk, and report it as a gap.
+
+    NODE is its host id, or its address while nodetool status lists it. Best called before it is removed or replaced:
+    later, without --replaced-by, nobody knows which tokens it had.
+
+    Exit status: 0, but 3 if --repair found that topic and table differed, 1 if that failed, 2 for a request that is
+    refused.
+    """
+    from helenus_connector.lost_node_command import lost_node
+
+    sys.exit(lost_node(worker, **how))
 
 
 @contextmanager

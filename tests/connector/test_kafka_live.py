@@ -7,6 +7,7 @@ import time
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
+from uuid import UUID
 
 import pytest
 from confluent_kafka import KafkaError, KafkaException, Producer
@@ -22,9 +23,12 @@ from helenus_connector.log._kafka_planner import KafkaPlanner
 from helenus_connector.log._kafka_reader import read
 from helenus_connector.log._kafka_watch import WAITS_S
 from helenus_connector.log.events import OffsetRange
+from helenus_connector.node_loss._last_report import NodeReport, find_last_report
 from helenus_connector.query._batch_planner import BatchPlanner
 from helenus_connector.query._task_reader import events_of
 from helenus_schemas.errors import HelenusError, Kind
+from helenus_schemas.event.change import Change, Scope
+from helenus_schemas.event.wire import encode
 from helenus_stack.stack import Stack
 
 pytestmark = pytest.mark.integration
@@ -286,3 +290,29 @@ def test_a_topic_that_was_not_read_yet_is_read_at_once(stack: Stack) -> None:
 
 def none_are(*arguments: object) -> None:
     raise AssertionError(arguments)
+
+
+def test_the_last_event_of_a_lost_node(stack: Stack, tmp_path: Path) -> None:
+    """By the brokers' own timestamps: its events end, and those of others go on."""
+    servers = {"bootstrap.servers": stack.status().bootstrap_servers, "log_level": "0"}
+    worker = WorkerSettings.from_properties({**servers, "checkpoint.dir": str(tmp_path)}, "worker")
+    admin = AdminClient(servers)
+    make(admin, "lost-a", 2)
+    make(admin, "lost-b", 1)
+    lost, other = (str(UUID(int=n)) for n in (1, 2))
+    now_ms = time.time_ns() // 1_000_000
+    producer = Producer(servers)
+    for n in range(2000):
+        sent_at = now_ms - 3_600_000 + n * 1500  # up to ten minutes ago
+        for node in (lost, other) if n < 1000 else (other,):
+            change = Change(f"{n:032x}", node, Scope.ROW, segment=5, position=n, write_time=sent_at * 1000)
+            topic, partition = [("lost-a", 0), ("lost-a", 1), ("lost-b", 0)][n % 3]
+            producer.produce(topic, encode(change), b"k", partition, timestamp=sent_at)
+    assert producer.flush(30) == 0
+    topics = {"lost-a": 2, "lost-b": 1}
+    last_at = now_ms - 3_600_000 + 999 * 1500
+    assert find_last_report(worker, topics, lost, now_ms) == NodeReport(last_at, 5, 999, last_at * 1000)
+    report = find_last_report(worker, topics, other, now_ms)
+    assert report is not None
+    assert report.position == 1999
+    assert find_last_report(worker, topics, str(UUID(int=3)), now_ms) is None

@@ -7,18 +7,25 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from pathlib import Path
+from uuid import UUID
 
 import pulsar
 import pytest
 from patience import eventually
 
+from helenus_connector.config.worker import WorkerSettings
 from helenus_connector.log import _pulsar_reader as pulsar_events
 from helenus_connector.log._pulsar_offsets import offset, parts
 from helenus_connector.log._pulsar_planner import PulsarPlanner
 from helenus_connector.log._pulsar_reader import PulsarMessage, read
 from helenus_connector.log._pulsar_unread import unread
 from helenus_connector.log.events import OffsetRange
+from helenus_connector.node_loss._last_report import find_last_report
 from helenus_schemas.errors import HelenusError, Kind
+from helenus_schemas.event.change import Change, Scope
+from helenus_schemas.event.datastax import sorted_value
+from helenus_schemas.event.wire import encode
 from helenus_sinks.pulsar._admin import Admin, Refused
 from helenus_sinks.pulsar.config import PulsarConfig
 from helenus_sinks.pulsar.log import PulsarLog
@@ -412,3 +419,29 @@ def test_a_broker_that_hangs_fails_its_ranges_and_no_more(
     assert numbers(got(config, *places)) == [*range(10), *range(10)]
     for broker in open_partitions.brokers.values():
         broker.close()
+
+
+def test_the_last_event_of_a_lost_node(config: PulsarConfig, stack: Stack, tmp_path: Path) -> None:
+    """Its events end, and those of others go on."""
+    status = stack.status()
+    worker = WorkerSettings.from_properties(
+        {"log": "pulsar", **{k: str(v) for k, v in status.pulsar().items()}, "checkpoint.dir": str(tmp_path)}, "worker"
+    )
+    lost, other = (str(UUID(int=n)) for n in (1, 2))
+    log = PulsarLog(config)
+    log.create("lost-node", 2, {"retention.ms": "3600000"})
+    last_at = 0
+    for n in range(60):
+        for node in (lost, other) if n < 40 else (other,):
+            change = Change(f"{n:032x}", node, Scope.ROW, segment=5, position=n)
+            log.append("lost-node", n % 2, b"k", sorted_value(encode(change)))
+            log.flush(30)
+        last_at = time.time_ns() // 1_000_000 if n == 39 else last_at
+        time.sleep(0.1)
+    log.close()
+    now_ms = time.time_ns() // 1_000_000
+    report = find_last_report(worker, {"lost-node": 2}, lost, now_ms)
+    assert report is not None
+    assert last_at - 1500 <= report.timestamp <= last_at
+    assert report.position in range(25, 40)
+    assert find_last_report(worker, {"lost-node": 2}, str(UUID(int=3)), now_ms) is None

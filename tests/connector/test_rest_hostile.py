@@ -205,6 +205,8 @@ PLACES = [
     ("POST", "/connectors/f1/snapshots", b'{"tables": [%s]}'),
     ("POST", "/connectors/f1/verifications", b'{"limit": %s}'),
     ("POST", "/connectors/f1/verifications", b'{"sample": %s}'),
+    ("POST", "/connectors/f1/losses", b'{"node": %s}'),
+    ("POST", "/connectors/f1/losses", b'{"node": "127.0.0.1", "until": %s}'),
     ("PUT", "/admin/loggers/root", b'{"level": %s}'),
 ]
 

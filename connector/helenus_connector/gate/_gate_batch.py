@@ -12,7 +12,7 @@ from helenus_connector.gate._report_policy import ReportPolicy
 from helenus_connector.gate.cache import PUBLISHED, CacheEntry, Caches, ChangeCache
 from helenus_connector.gate.event_content import check_bounds, decode_event, decode_key, event_time, identity
 from helenus_connector.interfaces.admitted_change import AdmittedChange
-from helenus_connector.interfaces.event import Event, Gap, WaitingChange
+from helenus_connector.interfaces.event import Event, WaitingChange, parse_gap
 from helenus_connector.interfaces.gate import Intake
 from helenus_schemas.codec.key import Key, KeyCodec, Outgrown
 from helenus_schemas.cql.values import Malformed
@@ -102,7 +102,7 @@ class ChangeGateBatch:
         # 1. What does the event say, and was that said before?
         change, key = decode_event(event, codec)
         if change.scope is Scope.GAP:
-            intake.gaps.append(Gap(event.partition, event.offset, change.node, change.write_time))
+            intake.gaps.append(parse_gap(event, change))
             intake.confirmed += 1
             return ()
         node, name = (change.node or "").encode(), identity(change, key)

@@ -11,6 +11,8 @@ from typing import Any, NamedTuple
 
 from cassandra.metadata import BytesToken, MD5Token, Murmur3Token
 
+from helenus_schemas.event.placement import LEAST_TOKEN, MOST_TOKEN
+
 _PARTITIONERS = {
     "Murmur3Partitioner": Murmur3Token,
     "RandomPartitioner": MD5Token,
@@ -43,6 +45,7 @@ class Ring:
         if kind is None:
             raise ValueError(f"the partitioner {partitioner} is not known")
         self._hash: Callable[[bytes], Any] = kind.hash_fn
+        self._has_murmur3_tokens = kind is Murmur3Token
         owners = {kind.from_string(token).value: node for node, owned in tokens.items() for token in owned}
         self._tokens = sorted(owners)
         self._owners = [owners[token] for token in self._tokens]
@@ -67,8 +70,27 @@ class Ring:
         if not self._tokens:
             return ()
         index = bisect_left(self._tokens, self._hash(partition_key))
-        if index == len(self._tokens):
-            index = 0
+        return self._replicas_at(strategy, 0 if index == len(self._tokens) else index)
+
+    def token_ranges(self, strategy: Any, host_id: str) -> list[tuple[int, int]]:
+        """Return the ranges of which a node is a replica: the tokens above the first, up to the second, in order. All
+        of the ring, where tokens are not Murmur3's.
+        """
+        if not self._has_murmur3_tokens:
+            return [(LEAST_TOKEN, MOST_TOKEN)]
+        ranges: list[tuple[int, int]] = []
+        for index, until in enumerate([*self._tokens, MOST_TOKEN]):
+            after = self._tokens[index - 1] if index else LEAST_TOKEN
+            replicas = self._replicas_at(strategy, index % len(self._tokens)) if self._tokens else ()
+            if after == until or all(node.host_id != host_id for node in replicas):
+                continue
+            if ranges and ranges[-1][1] == after:
+                after = ranges.pop()[0]
+            ranges.append((after, until))
+        return ranges
+
+    def _replicas_at(self, strategy: Any, index: int) -> Replicas:
+        """Return the replicas of the tokens up to the one of this index."""
         cached = self._replicas.get(id(strategy))
         if cached is None:
             if len(self._replicas) >= _MAX_STRATEGIES:

@@ -68,6 +68,12 @@ class Replicas:
     def _nodes_in(self, ring: Ring, partition_key: bytes | None) -> Iterable[RingNode]:
         return ring.nodes if partition_key is None else ring.replicas(self._strategy, partition_key)
 
+    def token_ranges(self, host_id: str) -> list[tuple[int, int]]:
+        """Return the ranges of which a node is a replica by the latest ring: the tokens above the first, up to the
+        second, in order. None are, if the ring has no such node.
+        """
+        return self._rings.latest.token_ranges(self._strategy, host_id)
+
     @property
     def data_center(self) -> str | None:
         """Return the data centre that is read; None while no node is known."""

@@ -5,6 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from helenus_schemas.event.change import Change
+
+_TOKEN_BYTES = 8
+
 
 class Event(NamedTuple):
     """A record of an events topic; `timestamp` in ms since the epoch."""
@@ -19,13 +23,24 @@ class Event(NamedTuple):
 
 class Gap(NamedTuple):
     """A gap in a node's commit log, up to the write time `until` in µs. Its agent reports it in each partition of a
-    topic.
+    topic. That of a lost node may concern some tokens alone: those above the first of `token_range`, up to the second.
     """
 
     partition: int
     offset: int
     node: str | None
     until: int | None
+    token_range: tuple[int, int] | None = None
+
+
+def parse_gap(event: Event, change: Change) -> Gap:
+    """Return the gap that an event of scope GAP reports."""
+    token_range = None
+    if change.start is not None and change.end is not None:
+        after, until = b"".join(change.start.values), b"".join(change.end.values)
+        if len(after) == len(until) == _TOKEN_BYTES:
+            token_range = int.from_bytes(after, "big", signed=True), int.from_bytes(until, "big", signed=True)
+    return Gap(event.partition, event.offset, change.node, change.write_time, token_range)
 
 
 Nodes = tuple[str, ...]

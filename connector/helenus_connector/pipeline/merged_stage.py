@@ -17,7 +17,7 @@ from typing import Any
 from helenus_connector.cassandra_rows import budget
 from helenus_connector.config.connector import ConnectorSettings
 from helenus_connector.config.state import marker_topic
-from helenus_connector.interfaces.event import Event, Gap
+from helenus_connector.interfaces.event import Event, Gap, parse_gap
 from helenus_connector.interfaces.merged_change import GapEvent, MergedChange, PoisonEvent, ReadRequest, RowChange
 from helenus_connector.pipeline._cell_requests import Append, CellRequests
 from helenus_connector.pipeline._record_appender import RecordAppender
@@ -154,5 +154,4 @@ class MergedStage:
 
 
 def _gap(event: Event) -> Gap:
-    change = decode(without_frames(None, event.value or b"")[1])
-    return Gap(event.partition, event.offset, change.node, change.write_time)
+    return parse_gap(event, decode(without_frames(None, event.value or b"")[1]))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 import structlog
 
@@ -89,9 +89,9 @@ class GapLog:
     def __init__(self) -> None:
         self._gaps: set[tuple[str, str | None, int | None]] = set()
 
-    def note(self, task: Task, gaps: Iterable[Gap], first_offset: int = 0) -> list[str | None]:
+    def note(self, task: Task, gaps: Sequence[Gap], first_offset: int = 0) -> list[str | None]:
         """Count and log the gaps of a table's batch, and return the nodes of those that are new. An earlier run has
-        counted those before `first_offset`.
+        counted those before `first_offset`. What one node's gap has several events for is one gap.
         """
         nodes = []
         for gap in gaps:
@@ -102,5 +102,11 @@ class GapLog:
             nodes.append(gap.node)
             metrics.GAPS.labels(*task.labels).inc()
             where = {"connector": task.connector, "topic": task.events, "node": gap.node, "until_us": gap.until}
-            _log.warning("events.gap", **where, advice=_ADVICE)
+            ranges = sorted({other.token_range for other in gaps if _is_same(gap, other) and other.token_range})
+            more = {"token_ranges": [f"{after}:{until}" for after, until in ranges]} if ranges else {}
+            _log.warning("events.gap", **where, **more, advice=_ADVICE)
         return nodes
+
+
+def _is_same(gap: Gap, other: Gap) -> bool:
+    return (gap.node, gap.until) == (other.node, other.until)

@@ -53,11 +53,13 @@ class WorkerClient:
             raise HelenusError(Kind.WORKER_UNREACHABLE, f"the worker answered {status}", self._address(path))
         return body
 
-    def ask(self, method: str, path: str, body: Any = None, *, has: str) -> list[dict[str, Any]]:
-        """Return the objects in the field `has` of an answer's JSON. Raises HelenusError WORKER_UNREACHABLE, and CONFIG
-        with the worker's own words for what it refuses.
+    def ask(
+        self, method: str, path: str, body: Any = None, *, has: str, timeout: float = _TIMEOUT_S
+    ) -> list[dict[str, Any]]:
+        """Return the objects in the field `has` of an answer's JSON; `timeout` is in s. Raises HelenusError
+        WORKER_UNREACHABLE, and CONFIG with the worker's own words for what it refuses.
         """
-        status, text = self._answer(method, path, None if body is None else json.dumps(body).encode())
+        status, text = self._answer(method, path, None if body is None else json.dumps(body).encode(), timeout)
         try:
             answer = json.loads(text)
         except ValueError:
@@ -77,7 +79,7 @@ class WorkerClient:
             raise self._no_worker(path)
         return objects
 
-    def _answer(self, method: str, path: str, body: bytes | None) -> tuple[int, str]:
+    def _answer(self, method: str, path: str, body: bytes | None, timeout: float = _TIMEOUT_S) -> tuple[int, str]:
         try:
             request = urllib.request.Request(self._address(path), body, method=method)
             if body is not None:
@@ -86,7 +88,7 @@ class WorkerClient:
                 # For this address alone: no redirect takes it along.
                 login = base64.b64encode(self.login.encode()).decode()
                 request.add_unredirected_header("Authorization", f"Basic {login}")
-            with urllib.request.urlopen(request, timeout=_TIMEOUT_S, context=self._tls()) as answer:
+            with urllib.request.urlopen(request, timeout=timeout, context=self._tls()) as answer:
                 return answer.status, answer.read().decode()
         except urllib.error.HTTPError as error:
             with error:

@@ -34,6 +34,7 @@ from helenus_connector.rest._call import Handler, Resources, RestCall
 from helenus_connector.rest._connectors import ConnectorResources
 from helenus_connector.rest._forwarding import LeaderForwarder
 from helenus_connector.rest._limits import Protocol, RequestLimits, read_json
+from helenus_connector.rest._node_losses import NodeLossResources
 from helenus_connector.rest._overview import OverviewResources
 from helenus_connector.rest._snapshots import SnapshotResources
 from helenus_connector.rest._verifications import VerificationResources
@@ -211,6 +212,7 @@ def application(
         **ConnectorResources(connectors, settings.worker_id).resources(),
         **SnapshotResources(snapshots).resources(),
         **VerificationResources(verifications).resources(),
+        **NodeLossResources(settings, connectors).resources(),
         **rest_plugins.resources(connectors),
         **OverviewResources(connectors, snapshots, history, ready, writable=not _is_open(settings)).resources(),
     }
