@@ -459,6 +459,7 @@ def test_positions_that_the_brokers_do_not_answer(
             log.commit(position, 20)
         assert error.value.kind is Kind.BROKER_UNREACHABLE
     finally:
+        monkeypatch.undo()  # a broker that starts answers slowly
         only_kafka.start("kafka")
     log.append(topic, 0, b"k", b"2")
     log.deliver(20)
