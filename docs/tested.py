@@ -53,7 +53,8 @@ def _tested() -> dict[str, str]:
         "Cassandra": f"{of_cassandra[usual.cassandra]}, both storage modes, plain and compressed; {alone} with a "
         f"connector of each mode; `make test-long`: {long}; `make test-cluster`: three nodes, and {upgraded} one node "
         "at a time under writes and kills ([what differs](docs/versions.md))",
-        "Kafka": f"{kafka_version}, also with TLS and logins; `make test-long`: {older_kafka}",
+        "Kafka": f"{kafka_version}, also with TLS and logins; `make test-long`: {older_kafka}, and three "
+        f"brokers of {kafka_version}",
         "Pulsar": f"{pulsar_version} standalone, also with TLS and logins; `make test-long`: {older_pulsar}, and two "
         f"brokers of {pulsar_version}",
         "cassandra-driver": f"{_driver('constraints.txt', '==')}; `make test-long`: "
