@@ -290,7 +290,9 @@ def _top(worker: Any, **how: Any) -> None:
 @_of_a_worker
 @click.option("--table", "tables", multiple=True, help="A table of the connector; by default all. May be repeated.")
 @click.option(
-    "--token-range", metavar="AFTER:UNTIL", help="Only partitions with tokens above the first, up to the second."
+    "--token-range",
+    metavar="AFTER:UNTIL,…",
+    help="Only partitions with tokens above the first, up to the second; of one range or several.",
 )
 @click.option("--key", metavar="JSON", help="""Only one partition: '{"id": 5}'.""")
 @click.option("--where", metavar="CQL", help='Only some partitions: "id IN (5, 6)", of the partition key\'s columns.')

@@ -10,8 +10,9 @@ from urllib.parse import quote
 import click
 
 from helenus_connector.rest.client import WorkerClient
-from helenus_connector.snapshot_command import snapshot
+from helenus_connector.snapshot_command import OVER, snapshot
 from helenus_connector.verify_command import verify
+from helenus_schemas.errors import HelenusError
 from helenus_schemas.names import counted
 
 _SEARCH_S = 120.0
@@ -71,14 +72,21 @@ def lines(name: str, loss: Shown, repairs: bool = False) -> list[str]:
     else:
         texts.append("  tokens   all: the node has left the ring (--replaced-by names its successor)")
     if not repairs:
-        does = "compares these tokens" if loss["repair"] == "verify" else "takes snapshots of these tokens"
+        does = "compares these tokens" if loss["repair"] == "verify" else "takes a snapshot of these tokens"
         texts.append(f"  --repair {does}, and publishes what is missing")
     return texts
 
 
 def _repair(worker: WorkerClient, name: str, loss: Shown, as_json: bool) -> int:
-    table, ranges = [loss["table"]], loss["token_ranges"]
+    table, token_range = loss["table"], ",".join(loss["token_ranges"])
     if loss["repair"] == "verify":
-        return verify(worker, name, table, as_json, repair=True, token_range=",".join(ranges))
-    # A table has one snapshot at a time.
-    return max(snapshot(worker, name, table, token_range=range_, wait=True) for range_ in ranges)
+        return verify(worker, name, [table], as_json, repair=True, token_range=token_range)
+    try:
+        return snapshot(worker, name, [table], token_range=token_range, wait=True)
+    except HelenusError:
+        path = f"/connectors/{quote(name, safe='')}/snapshots/{quote(table, safe='')}"
+        if all(shown["state"] in OVER for shown in worker.ask("GET", path, has="snapshots")):
+            raise
+    # The gap began one of the whole table, by snapshot.mode=when_needed, say. What it scanned before may be missing.
+    snapshot(worker, name, [table], action="show", wait=True)
+    return snapshot(worker, name, [table], token_range=token_range, wait=True)

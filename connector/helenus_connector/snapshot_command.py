@@ -18,7 +18,7 @@ from helenus_schemas.names import counted
 
 _TURN_S = 0.5
 _REPORT_S = 10.0
-_OVER = ("COMPLETE", "STOPPED", "FAILED")
+OVER = ("COMPLETE", "STOPPED", "FAILED")
 Shown = Mapping[str, Any]
 """A snapshot as REST shows it."""
 
@@ -92,7 +92,7 @@ def snapshot(
 def line(name: str, snapshot: Shown) -> str:
     """Return a snapshot as a line."""
     parts = [f"{name} {snapshot['table']}: {snapshot['state']}, {counted(snapshot['rows'], 'row')}"]
-    if snapshot["state"] not in _OVER:
+    if snapshot["state"] not in OVER:
         parts.append(f"{snapshot['done']:.0%} scanned, {snapshot['rate']:.0f} rows/s")
         if snapshot.get("eta_s") is not None:
             parts.append(f"about {_duration(snapshot['eta_s'])} left")
@@ -135,7 +135,7 @@ def _wait(worker: WorkerClient, name: str, path: str, begun: Sequence[Shown]) ->
                     rows=snapshot["rows"],
                     left=_remaining_text(snapshot),
                 )
-            if all(snapshot["state"] in _OVER for snapshot in snapshots):
+            if all(snapshot["state"] in OVER for snapshot in snapshots):
                 break
             if not console.is_terminal and time.monotonic() - said_at > _REPORT_S:
                 said_at = time.monotonic()

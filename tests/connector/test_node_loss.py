@@ -25,6 +25,7 @@ from helenus_connector.node_loss._last_report import NodeReport, find_last_repor
 from helenus_connector.node_loss.gap_events import _gaps
 from helenus_connector.node_loss.loss import LossQuery, NodeLoss, _unsent_since, shown_time
 from helenus_connector.rest.client import WorkerClient
+from helenus_schemas.errors import HelenusError, Kind
 from helenus_schemas.event.change import Bound, Change, Scope
 from helenus_schemas.event.placement import LEAST_TOKEN, MOST_TOKEN, token_ranges
 from helenus_schemas.event.wire import decode, encode
@@ -94,7 +95,7 @@ class MemoryTopics:
     def close(self) -> None:
         pass
 
-    def read(self, _: Any, ranges: Sequence[OffsetRange], *more: Any) -> Iterator[list[Any]]:
+    def read(self, _: Any, ranges: Sequence[OffsetRange], *more: Any, has_transactions: bool) -> Iterator[list[Any]]:
         for r in ranges:
             events = self.events[r.topic, r.partition][r.start : r.end]
             self.reads += len(events)
@@ -146,7 +147,8 @@ def test_the_last_event_is_found(
     assert last_report is not None
     assert last - 1000 <= last_report.timestamp <= last
     assert last_report.position == (last_report.timestamp - times[0]) // step
-    assert last_report.write_time == last_report.timestamp * 1000 - 5
+    assert last_report.write_time is not None
+    assert 0 <= last_report.timestamp * 1000 - 5 - last_report.write_time <= 400 * step * 1000
     assert search(topics, C) is None
 
 
@@ -170,6 +172,39 @@ def test_what_comes_after_the_loss_does_not_count(search: Callable[..., NodeRepo
     assert last_report == NodeReport(NOW - 401_000, 1, 99, None)
 
 
+def test_the_earliest_of_the_last_write_times_counts(search: Callable[..., NodeReport | None]) -> None:
+    """A client sets one, far ahead, and the agent lags."""
+    events = [report(A, NOW - 90_000 + n * 100, n, NOW * 900 + n) for n in range(30)]
+    events.append(report(A, NOW - 80_000, 30, NOW * 2000))
+    last_report = search(MemoryTopics({("t", 0): events}))
+    assert last_report == NodeReport(NOW - 80_000, 1, 30, NOW * 900 + 11)
+
+
+def test_a_search_ends_in_time(search: Callable[..., NodeReport | None], monkeypatch: pytest.MonkeyPatch) -> None:
+    """With what it has by then, which is earlier."""
+    topics = MemoryTopics({("t", 0): [report(A, NOW - 5_000_000 + n * 1000, n) for n in range(4000)]})
+    monkeypatch.setattr(_last_report, "_SEARCH_S", 0.0)
+    assert search(topics) is None
+    monkeypatch.setattr(_last_report, "_SAMPLE_EVENTS", 20)
+    monkeypatch.setattr(_last_report, "_SEARCH_S", 45.0)
+    clock = iter(range(0, 10_000, 5))
+    monkeypatch.setattr(_last_report.time, "monotonic", lambda: next(clock))
+    last_report = search(topics)
+    assert last_report is not None
+    assert NOW - 5_000_000 <= last_report.timestamp <= NOW - 1_000_000
+
+
+def test_many_partitions_are_sampled(search: Callable[..., NodeReport | None]) -> None:
+    partitions = {
+        (f"t{n}", p): [report(A, NOW - 400_000 + 5 * i, i) for i in range(20)] for n in range(300) for p in (0, 1)
+    }
+    topics = MemoryTopics(partitions)
+    last_report = search(topics)
+    assert last_report is not None
+    assert last_report.timestamp == NOW - 400_000 + 95
+    assert topics.reads < 40 * 48 * 20
+
+
 def test_unsent_since() -> None:
     """Agents that lag, and clients with times of their own, make it earlier, not later."""
     sent = NodeReport(NOW, 1, 1, None)
@@ -179,6 +214,7 @@ def test_unsent_since() -> None:
     assert _unsent_since(sent._replace(write_time=NOW * 1000 - 3600_000_000)) == NOW * 1000 - 3600_000_000 - minute
     assert _unsent_since(sent._replace(write_time=NOW * 2000)) == NOW * 1000 - minute
     assert _unsent_since(sent._replace(write_time=-5)) == 0
+    assert _unsent_since(sent._replace(segment=-1)) is None, "another program's agent"
 
 
 def test_a_query_is_parsed() -> None:
@@ -194,6 +230,8 @@ def test_a_query_is_parsed() -> None:
         ({"node": A, "until": "soon"}, "until: soon is no time"),
         ({"node": A, "since": ""}, "since"),
         ({"node": A, "nod": A}, "nod is not known"),
+        ({"node": A, "until": "1970-01-01T00:00:00Z"}, "until: .* before 2000"),
+        ({"node": A, "until": "9999-01-01"}, "until: .* to come"),
     ]
     for words, message in wrong:
         with pytest.raises(ValueError, match=message):
@@ -261,7 +299,7 @@ def test_lines_fit_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_repair_has_the_status_of_the_worst(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Verifications of what can be verified, a snapshot for each range of what can not."""
+    """Verifications of what can be verified, snapshots of what can not."""
     calls: list[Any] = []
 
     def verify(worker: Any, name: str, tables: Any, as_json: bool, **options: Any) -> int:
@@ -269,7 +307,8 @@ def test_a_repair_has_the_status_of_the_worst(monkeypatch: pytest.MonkeyPatch) -
         return 3
 
     def snapshot(worker: Any, name: str, tables: Any, token_range: str, wait: bool) -> int:
-        calls.append(("snapshot", tables, token_range, wait))
+        assert wait
+        calls.append(("snapshot", tables, token_range))
         return 0
 
     monkeypatch.setattr("helenus_connector.rest.client.WorkerClient", AnsweringWorker)
@@ -281,6 +320,32 @@ def test_a_repair_has_the_status_of_the_worst(monkeypatch: pytest.MonkeyPatch) -
     assert answer.exit_code == 3, answer.output
     assert calls == [
         ("verify", ["lines"], {"repair": True, "token_range": "1:2,5:6"}),
-        ("snapshot", ["cells"], "1:2", True),
-        ("snapshot", ["cells"], "5:6", True),
+        ("snapshot", ["cells"], "1:2,5:6"),
     ]
+
+
+def test_a_snapshot_that_the_gap_began_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[Any] = []
+
+    def snapshot(worker: Any, name: str, tables: Any, **how: Any) -> int:
+        calls.append(how)
+        if len(calls) == 1:
+            raise HelenusError(Kind.CONFIG, "a snapshot of cells is under way")
+        return 0
+
+    class SnapshottingWorker(AnsweringWorker):
+        def ask(self, method: str, path: str, *more: Any, has: str, timeout: float = 0) -> list[dict[str, Any]]:
+            if has == "losses":
+                return [{**loss((1, 2)).shown(), "repair": "snapshot"}]
+            return [{"table": "lines", "state": state}]
+
+    monkeypatch.setattr("helenus_connector.rest.client.WorkerClient", SnapshottingWorker)
+    monkeypatch.setattr(lost_node_command, "snapshot", snapshot)
+    state = "SCANNING"
+    answer = CliRunner().invoke(main, ["lost-node", "orders", A, "--repair"])
+    assert answer.exit_code == 0, answer.output
+    assert [how.get("action") for how in calls] == [None, "show", None]
+    calls.clear()
+    state = "COMPLETE"
+    answer = CliRunner().invoke(main, ["lost-node", "orders", A, "--repair"])
+    assert (answer.exit_code, len(calls)) == (2, 1), "it was refused for another reason"

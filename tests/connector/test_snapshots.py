@@ -923,7 +923,8 @@ def test_what_is_asked_of_a_part() -> None:
     assert _read_request({"tables": ["t"], "where": None}) == SnapshotRequest()
     assert _read_request({"where": "id = 5"}) == SnapshotRequest(where="id = 5")
     assert _read_request({"key": {"id": 5}}) == SnapshotRequest(where="id = 5")
-    assert _read_request({"token_range": "5:9"}) == SnapshotRequest(5, 9)
+    assert _read_request({"token_range": "5:9"}) == SnapshotRequest(((5, 9),))
+    assert _read_request({"token_range": "20:,5:9"}) == SnapshotRequest(((5, 9), (20, LAST)))
 
 
 def test_one_at_a_time(house: House) -> None:

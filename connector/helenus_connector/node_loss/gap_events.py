@@ -34,35 +34,49 @@ _log = structlog.get_logger(__name__)
 
 
 def append_gaps(worker: WorkerSettings, tables: Sequence[ConnectorSettings], losses: Sequence[NodeLoss]) -> None:
-    """Append the gaps of losses to the events topics of these tables, and log each loss. Raises HelenusError as
-    Cassandra and the broker.
+    """Append the gaps of losses to the events topics of these tables, and log each loss. A table that was dropped, or
+    has no events topic yet, has no gap.
+
+    Raises HelenusError as Cassandra, before any is appended, and the broker.
     """
-    settings = {table.table: table for table in tables}
+    by_table = {table.table: table for table in tables}
+    settings_and_losses = [(by_table[loss.table], loss) for loss in losses]
+    definitions = _read_definitions([settings for settings, _ in settings_and_losses])
+    with closing(events_log(worker)) as log:
+        partitions = log.topics()
+        for settings, loss in settings_and_losses:
+            _log_loss(loss, settings)
+            if settings.table in definitions and settings.events in partitions:
+                _append(log, definitions[settings.table], settings.events, partitions[settings.events], loss)
+        log.flush(_FLUSH_TIMEOUT_S)
+
+
+def _read_definitions(tables: Sequence[ConnectorSettings]) -> dict[str, Table]:
+    """Return the definitions of these tables, all of one connector, as far as they exist."""
+    definitions: dict[str, Table] = {}
     session: Any = connect(tables[0], metadata=True)
     try:
-        with closing(events_log(worker)) as log:
-            partitions = log.topics()
-            for loss in losses:
-                table_settings = settings[loss.table]
-                definition = read_definition(session, table_settings)
-                assert definition is not None, "no version is known"
-                _append(log, definition[1], table_settings.events, partitions, loss)
-                _log_loss(loss, table_settings)
+        for settings in tables:
+            try:
+                definition = read_definition(session, settings)
+            except HelenusError as error:
+                if error.kind is not Kind.TABLE_MISSING:
+                    raise
+                continue
+            if definition is not None:
+                definitions[settings.table] = definition[1]
     finally:
         session.cluster.shutdown()
+    return definitions
 
 
-def _append(log: Log, table: Table, topic: str, partitions: dict[str, int], loss: NodeLoss) -> None:
-    if topic not in partitions:
-        advice = "start an agent, which makes it, or correct events.topic"
-        raise HelenusError(Kind.TOPIC_MISSING, "there is no events topic", topic, advice)
+def _append(log: Log, table: Table, topic: str, partitions: int, loss: NodeLoss) -> None:
     if log.keeps_schemas:
         log.declare(topic, event_schemas(table))
-    for partition in range(partitions[topic]):
-        for change in _gaps(table, loss, partition, partitions[topic]):
+    for partition in range(partitions):
+        for change in _gaps(table, loss, partition, partitions):
             value = encode(change)
             log.append(topic, partition, None, datastax.sorted_value(value) if log.keeps_schemas else value)
-    log.flush(_FLUSH_TIMEOUT_S)
 
 
 def _gaps(table: Table, loss: NodeLoss, partition: int, partitions: int) -> Iterator[Change]:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass
 from datetime import datetime, timezone
@@ -31,6 +32,9 @@ _MARGIN_US = 60_000_000
 """An agent has events in flight for 20 s at most, and reads up to 10 s behind the log (`commitlog_sync_period`)."""
 _ALIVE_S = 20.0
 """A node that reported later than this is none that was lost."""
+_CLOCK_US = 60_000_000
+"""Two machines' clocks may differ by so much."""
+_EARLIEST_US = 946_684_800_000_000
 _HOSTS = "nodetool status shows the host ids"
 _WHOLE_RING = ((LEAST_TOKEN, MOST_TOKEN),)
 
@@ -55,14 +59,16 @@ class LossQuery:
         names = {"node", "replaced_by", "since", "until"}
         if unknown := words.keys() - names:
             raise ValueError(f"{min(unknown)} is not known: there are {', '.join(sorted(names))}")
-        texts = {name: word for name, word in words.items() if word is not None}
-        for name, word in texts.items():
-            if not isinstance(word, str) or not word.strip():
-                raise ValueError(f"{name}: a text is expected")
+        texts: dict[str, str] = {}
+        for name, word in words.items():
+            if word is not None:
+                if not isinstance(word, str) or not word.strip():
+                    raise ValueError(f"{name}: a text is expected")
+                texts[name] = word.strip()
         if "node" not in texts:
             raise ValueError("node: name the lost node by its host id")
         times = {name: _parse_time(name, texts[name]) for name in ("since", "until") if name in texts}
-        return cls(texts["node"].strip(), texts.get("replaced_by"), **times)
+        return cls(texts["node"], texts.get("replaced_by"), **times)
 
 
 @dataclass(frozen=True)
@@ -114,11 +120,14 @@ def find_losses(worker: WorkerSettings, tables: Sequence[ConnectorSettings], que
     Raises HelenusError CONFIG for a node that still reports or is not known, and as the brokers and Cassandra.
     """
     settings = tables[0]
+    until = query.until or time.time_ns() // 1000
     session = connect(settings, metadata=True)
     try:
         replicas = Replicas(session, settings)
         hosts = session.cluster.metadata.all_hosts()
         node = _host_id(hosts, query.node, settings.name)
+        if query.until is None and any(host.is_up and str(host.host_id) == node for host in hosts):
+            raise _not_lost(node, "it is up", settings.name)
         owner = node if query.replaced_by is None else _host_id(hosts, query.replaced_by, settings.name)
         members = {host_id: dc for dc, host_ids in replicas.by_dc(None).items() for host_id in host_ids}
         if query.replaced_by is not None and owner not in members:
@@ -127,11 +136,13 @@ def find_losses(worker: WorkerSettings, tables: Sequence[ConnectorSettings], que
         ranges = tuple(replicas.token_ranges(owner)) if owner in members else _WHOLE_RING
     finally:
         session.cluster.shutdown()
-    until = query.until or time.time_ns() // 1000
     report = _last_report(worker, tables, node, until // 1000)
+    if report is None and node not in members and query.since is None:
+        problem = f"no node {node} is in the ring, nor has one sent events that are still there"
+        raise HelenusError(Kind.CONFIG, problem, settings.name, f"correct it, or give --since: {_HOSTS}")
+    if report is not None and query.until is None and (seconds := time.time() - report.timestamp / 1000) < _ALIVE_S:
+        raise _not_lost(node, f"its agent sent an event {max(0.0, seconds):.0f} s ago", settings.name)
     since = query.since if query.since is not None else _unsent_since(report)
-    if report is not None and query.since is None and query.until is None:
-        _refuse_reporting_node(node, report, settings.name)
     if since is not None and since >= until:
         problem = f"node {node} sent until {shown_time(since)}, and was lost at {shown_time(until)}: nothing is missing"
         raise HelenusError(Kind.CONFIG, problem, settings.name, "correct the times")
@@ -159,12 +170,15 @@ def _last_report(
     topics = [table.events for table in tables]
     with closing(planner(worker)) as broker:
         partitions = {topic: count for topic, count in broker.partitions(topics).items() if count}
-    return find_last_report(worker, partitions, node, until) if partitions else None
+    with ThreadPoolExecutor(1) as thread:
+        return thread.submit(find_last_report, worker, partitions, node, until).result()
 
 
 def _unsent_since(report: NodeReport | None) -> int | None:
-    """Return the time from which on a node's agent may not have sent what was written, µs since the epoch."""
-    if report is None:
+    """Return the time from which on a node's agent may not have sent what was written, µs since the epoch; None if
+    nothing says it. An agent of another program may be hours behind.
+    """
+    if report is None or report.segment < 0:
         return None
     sent_at = report.timestamp * 1000
     # An agent that lags sends what was written long before. A client may also write with times of its own.
@@ -172,23 +186,25 @@ def _unsent_since(report: NodeReport | None) -> int | None:
     return max(0, written_at - _MARGIN_US)
 
 
-def _refuse_reporting_node(node: str, report: NodeReport, where: str) -> None:
-    seconds = time.time() - report.timestamp / 1000
-    if seconds < _ALIVE_S:
-        problem = f"node {node} is not lost: its agent sent an event {max(0.0, seconds):.0f} s ago"
-        advice = "name the lost one; or stop its agent, or say with --until when it was lost"
-        raise HelenusError(Kind.CONFIG, problem, where, advice)
+def _not_lost(node: str, reason: str, where: str) -> HelenusError:
+    advice = "name the lost one; or say with --until when it was lost"
+    return HelenusError(Kind.CONFIG, f"node {node} is not lost: {reason}", where, advice)
 
 
 def _host_id(hosts: Iterable[Any], node: str, where: str) -> str:
     """Return the host id of a node in the ring, or the given one of a node that has left. Raises CONFIG."""
-    for host in hosts:
-        if node.lower() == str(host.host_id) or node in (host.address, str(host.endpoint)):
-            return str(host.host_id)
+    named = {
+        str(host.host_id)
+        for host in hosts
+        if node.lower() == str(host.host_id)
+        or node in (host.address, host.broadcast_address, host.listen_address, str(host.endpoint))
+    }
+    if len(named) == 1:
+        return named.pop()
     try:
         return str(UUID(node))
     except ValueError:
-        problem = f"no node has the address {node[:80]}"
+        problem = f"{len(named) or 'no'} nodes have the address {node[:80]}"
         raise HelenusError(Kind.CONFIG, problem, where, f"name it by its host id: {_HOSTS}") from None
 
 
@@ -198,6 +214,9 @@ def _parse_time(name: str, text: str) -> int:
         time_ = datetime.fromisoformat(re.sub(r"[zZ]$", "+00:00", text.strip()))
         if time_.tzinfo is None:
             time_ = time_.replace(tzinfo=timezone.utc)
-        return int(time_.timestamp() * 1_000_000)
+        microseconds = int(time_.timestamp() * 1_000_000)
     except (ValueError, OverflowError, OSError):
         raise ValueError(f"{name}: {text[:40]} is no time: give it as 2026-11-29T09:02:11Z") from None
+    if not _EARLIEST_US < microseconds < time.time_ns() // 1000 + _CLOCK_US:
+        raise ValueError(f"{name}: {text[:40]} is before 2000, or still to come")
+    return microseconds

@@ -1,4 +1,4 @@
-"""Parse what a snapshot is requested of: the whole table, a range of tokens, or some partitions."""
+"""Parse what a snapshot is requested of: the whole table, ranges of tokens, or some partitions."""
 
 from __future__ import annotations
 
@@ -26,24 +26,25 @@ _QUOTED = ("ascii", "text", "inet", "date", "time", "timestamp", "custom")
 
 @dataclass(frozen=True)
 class SnapshotRequest:
-    """The partitions with tokens above `after`, up to `until`; or those that `where` names, as CQL."""
+    """The partitions of `token_ranges`, each above the first token, up to the second; or those that `where` names, as
+    CQL.
+    """
 
-    after: int = LEAST_TOKEN
-    until: int = MOST_TOKEN
+    token_ranges: tuple[tuple[int, int], ...] = ((LEAST_TOKEN, MOST_TOKEN),)
     where: str = ""
 
     @property
     def is_whole(self) -> bool:
         """Return whether it is the whole table."""
-        return not self.where and (self.after, self.until) == (LEAST_TOKEN, MOST_TOKEN)
+        return not self.where and self.token_ranges == ((LEAST_TOKEN, MOST_TOKEN),)
 
 
 def request_for_tokens(text: str) -> SnapshotRequest:
-    """Return the request for `AFTER:UNTIL`, two tokens: above the first, up to the second. Raises HelenusError
-    CONFIG.
+    """Return the request for `AFTER:UNTIL`, two tokens: above the first, up to the second; or for several of them, with
+    commas. Raises HelenusError CONFIG.
     """
     try:
-        return SnapshotRequest(*placement.token_range(text))
+        return SnapshotRequest(tuple(placement.token_ranges(text)))
     except ValueError as error:
         raise _config_error(str(error)) from None
 

@@ -98,9 +98,9 @@ def new_snapshot(
     connector: str, table: str, table_id: str, cause: str, requested: SnapshotRequest, has_statics: bool
 ) -> Snapshot:
     """Return a snapshot of which nothing is scanned."""
-    stretches = [new_stretch(requested.after, requested.until)]
+    stretches = [new_stretch(after, until) for after, until in requested.token_ranges]
     if has_statics:
-        stretches.append(new_stretch(requested.after, requested.until, statics=True))
+        stretches += [new_stretch(after, until, statics=True) for after, until in requested.token_ranges]
     whole = remaining_share(stretches)
     return Snapshot(
         connector, table, table_id, cause, requested.where, requested.is_whole, stretches, whole, started=time.time()
