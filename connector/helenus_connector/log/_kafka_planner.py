@@ -31,6 +31,8 @@ _BUSY_S = 3.0
 """So long a partition is asked for its end each time, where much came."""
 _POLL_WATCHED_S = WAITS_S + 1.5
 """So long it may take until new ones are waited for: up to a second to learn their leaders, and a request before."""
+_LONGEST_PACE_S = 120.0
+"""Between two reads of all ends: of what comes Kafka reports nearly all, and says if it can't."""
 _COMMIT_ALL_S = 3600.0  # brokers forget the positions of a group that commits none for days
 
 
@@ -81,7 +83,8 @@ class KafkaPlanner:
     def _latest(self, partitions: Mapping[str, int]) -> Offsets:
         now, former_ends = time.monotonic(), self._ends
         woken = self._poll_woken(now)
-        reads_all = now - self._all_read_at > pace_s(sum(partitions.values())) or self._watch.is_unsure
+        pace = pace_s(sum(partitions.values()), _LONGEST_PACE_S)
+        reads_all = now - self._all_read_at > pace or self._watch.is_unsure
         reads_all |= not self._watches or partitions != self._partition_counts
         offsets = None if reads_all else self._read_polled()
         is_complete = offsets is None
