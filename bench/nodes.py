@@ -4,8 +4,8 @@
 
 - ring: reading it, its memory, the replicas of a key, and what each table takes of it in each batch. The driver's own
   map of replicas, which it makes once for each keyspace in each process.
-- reports: CPU of a table's stage for each event, with three reports of each change, which its reads prove; and how many
-  keys a statement has.
+- reports: CPU of a table's stage for each event, with three reports of each change, which its reads prove; how many
+  keys a statement has, and how many are sent to a node together.
 - gate: the same with gate=local_quorum, where each report is of another batch: memory and CPU of the driver for each
   change that waits, and the bytes with which it is handed to each batch.
 - tables: a thousand tables beside twenty: CPU of the planner for each batch, and of an agent for each commit.
@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import argparse
 import gc
+import logging
 import os
 import pickle
 import random
@@ -26,8 +27,11 @@ import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
 
+import structlog
+
 from bench.large_cluster import DIRECT, TOPIC, LargeCluster, Size, in_batches
 from bench.table_costs import measure_tables
+from helenus_connector.cassandra_rows._pipelined import PipelineAttempts
 from helenus_connector.config.connector import ConnectorSettings
 from helenus_connector.gate._ring import Ring
 from helenus_connector.gate._ring_reader import RingReader
@@ -35,12 +39,16 @@ from helenus_connector.gate._topic_waits import WaitingLimits
 from helenus_connector.gate.replicas import Replicas
 from helenus_connector.gate.waiting import WaitingChanges
 from helenus_connector.interfaces.event import Event
+from helenus_connector.pipeline.stage import Stage
 from helenus_connector.query.garbage import freeze
+from helenus_connector.reread.resolver import RereadResolver
+from helenus_schemas.codec.key import KeyCodec
+from helenus_schemas.event.wire import decode
 
 SIZES = [Size(3, 16), Size(256, 16), Size(256, 16, 2)]
 LARGE = [Size(256, 256), Size(256, 256, 2)]
 PARTITIONER = "org.apache.cassandra.dht.Murmur3Partitioner"
-BATCH = 5_000  # changes
+BATCH, SMALL_BATCH = 5_000, 500  # changes
 Figures = dict[str, float]
 KINDS = "ring", "reports", "gate", "tables"
 
@@ -52,6 +60,7 @@ def main() -> None:
     parser.add_argument("--only", nargs="*", default=list(KINDS), choices=KINDS, metavar="KIND")
     parser.add_argument("--large", action="store_true")
     options = parser.parse_args()
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR))
     print(f"load {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores; best of {options.rounds}")
     sizes = [*SIZES, *(LARGE if options.large else [])]
     for kind, measure in (("ring", measure_ring), ("reports", measure_reports), ("gate", measure_gate)):
@@ -78,11 +87,11 @@ def compare(kind: str, cases: dict[str, Figures]) -> None:
             print(f"    {name:60} {value:12.3f}{ratio}", flush=True)
 
 
-def cpu_us(work: Callable[[], object], times: int = 1) -> float:
+def cpu_us(function: Callable[[], object], times: int = 1) -> float:
     """CPU µs of one call."""
     start = time.process_time()
     for _ in range(times):
-        work()
+        function()
     return (time.process_time() - start) / times * 1e6
 
 
@@ -153,14 +162,26 @@ def measure_reports(cluster: LargeCluster, changes: int) -> Figures:
         spent = time.process_time() - start - (session.spent - answering)
         assert keys == changes, keys
         small = cpu_us(lambda: stage.run(batches[0][:1], (), True), 50)
+        together = _keys_sent_together(stage, batches[0])
         stage.close()
     return {
         "stage, µs for each event": spent / events * 1e6,
         "stage, µs for each change": spent / changes * 1e6,
         "keys of a statement": keys / statements,
+        "keys that are sent to a node together": together,
         "of 1,000 changes so many wait for another read": unproven / changes * 1e3,
         "stage, µs for a batch of one event": small,
     }
+
+
+def _keys_sent_together(stage: Stage, batch: list[Event]) -> float:
+    """How many keys of a batch go to a node with one write to its socket: a session in memory has no sockets."""
+    resolver = stage._resolver
+    assert isinstance(resolver, RereadResolver)
+    reader = resolver.reader
+    reader._attempts, codec = PipelineAttempts(), KeyCodec(reader.table)
+    keys = {codec.decode(event.key or b"") for event in batch}
+    return len(keys) / sum(1 for _ in reader._grouped(keys, len(reader.table.primary_key)))
 
 
 def measure_gate(cluster: LargeCluster, changes: int) -> Figures:
@@ -209,13 +230,13 @@ def measure_gate(cluster: LargeCluster, changes: int) -> Figures:
 def _reports_in_turns(cluster: LargeCluster, changes: int) -> list[list[list[Event]]]:
     """The first, second and third reports of the local data centre, each in batches; others with the first."""
     turns: list[list[Event]] = [[], [], []]
-    local = {str(host.host_id).encode() for host in cluster.hosts if host.datacenter == "dc0"}
+    local = {str(host.host_id) for host in cluster.hosts if host.datacenter == "dc0"}
     for reports in cluster.events(changes):
-        is_local = [any(host in (event.value or b"") for host in local) for event in reports]
+        is_local = [decode(event.value or b"").node in local for event in reports]
         for number, event in enumerate(event for event, here in zip(reports, is_local, strict=True) if here):
             turns[number].append(event)
         turns[0] += [event for event, here in zip(reports, is_local, strict=True) if not here]
-    return [list(in_batches([[event] for event in events], 3 * BATCH)) for events in turns]
+    return [list(in_batches([[event] for event in events], SMALL_BATCH)) for events in turns]
 
 
 if __name__ == "__main__":
