@@ -62,6 +62,7 @@ class FollowedTables:
         self._positions = positions
         self._commit = commit
         self._saved = saved_tables.load(state.directory)
+        self._noted_ids: list[uuid.UUID] | None = None
         self._other_tables: tuple[uuid.UUID, ...] = ()
         self._other_tables_saved: tuple[uuid.UUID, ...] = ()
         self._is_outdated = True
@@ -294,7 +295,9 @@ class FollowedTables:
         if self._renamed_to:
             _log.warning("node.renamed", before=self._positions.host_id, node=self._renamed_to)
             self._positions.host_id, self._renamed_to = self._renamed_to, ""
-        self._positions.followed = [str(table) for table in self.tables.followed_ids]
+        followed_ids = self.tables.followed_ids
+        if followed_ids != self._noted_ids:  # of a thousand tables, to write them takes a while
+            self._noted_ids, self._positions.followed = followed_ids, [str(table) for table in followed_ids]
         self._positions.paused = [str(table) for table in self.tables.paused]
         self._positions.refused = [str(table) for table in self.tables.refused]
         self._positions.reached = self.reached
@@ -319,7 +322,8 @@ class FollowedTables:
 
     def _save_tables(self) -> None:
         """Save the tables' definitions: one may be dropped while no agent runs."""
-        remembered = self.tables.remembered, self.tables.stamps
+        tables = self.tables.remembered
+        remembered = tables, self.tables.stamps_of(tables)
         if remembered != self._saved or self._other_tables != self._other_tables_saved:
             saved_tables.save(self._state.directory, *remembered, self._other_tables)
             self._saved, self._other_tables_saved = remembered, self._other_tables

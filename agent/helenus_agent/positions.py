@@ -91,9 +91,10 @@ class Positions:
 
     def as_json(self) -> dict[str, Any]:
         """Return what `json` writes."""
-        content = {"format": _FORMAT, **asdict(self)}
-        for gap in content["gaps"]:
-            del gap["appended"]
+        # Not by `asdict`, which copies each of thousands of ids, some times a second.
+        content = {"format": _FORMAT, **vars(self)}
+        content["segments"] = {number: asdict(mark) for number, mark in self.segments.items()}
+        content["gaps"] = [{"table": gap.table, "time": gap.time, "reason": gap.reason} for gap in self.gaps]
         return content
 
     @classmethod

@@ -46,7 +46,7 @@ LAG = Gauge(
 LAG_SECONDS = Gauge(
     "helenus_connector_lag_seconds",
     "How long the worker has seen the oldest event that is not fully processed; measured every 5 s, with 600 "
-    "partitions every 30 s.",
+    "partitions every 30 s, with more than 1,200 every minute.",
     _LABELS,
 )
 EVENTS_UNCONFIRMED = Gauge(

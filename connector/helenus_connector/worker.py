@@ -391,16 +391,18 @@ class Worker:
         connectors = self.connectors.all()
         if not connectors and (failure := self._keyspaces.common_failure()):
             raise failure
+        errors: list[HelenusError] = []
+        for connector in connectors.values():
+            unscanned_error = None if connector.is_scanned or self._may_wait() else connector.trouble
+            error = connector.failure() or unscanned_error
+            if error is None:
+                return
+            errors.append(error)
         # One that was changed over REST can be changed again, here and now.
         if not connectors or any(not c.is_as_in_file or c.wanted != "RUNNING" for c in connectors.values()):
             return
-        errors = []
-        for connector in connectors.values():
-            unscanned_error = None if connector.is_scanned or self._may_wait() else connector.trouble
-            errors.append(connector.failure() or unscanned_error)
         # One whose records another worker has stays: what starts it again would have it take them back.
-        if all(errors) and not any(connector.has_lost_records for connector in connectors.values()):
-            assert errors[0] is not None
+        if not any(connector.has_lost_records for connector in connectors.values()):
             raise errors[0]
 
     def _is_wanted(self) -> bool:

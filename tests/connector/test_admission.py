@@ -79,7 +79,7 @@ def replicas() -> Any:
     return SimpleNamespace(
         factors=lambda: {"dc": 3},
         data_center="dc",
-        by_dc=lambda key: {"dc": hosts},
+        by_dc=lambda: {"dc": hosts},
         is_partial=lambda: True,
         are_all_read=lambda: False,
         nodes=lambda key: hosts,

@@ -90,6 +90,38 @@ def test_nodes_share_bits_where_there_are_many(tmp_path: Path) -> None:
     assert cache.reporter(str(uuid.uuid4()).encode()).bit == 0, "there is no more room"
 
 
+def test_a_batch_reads_the_nodes_alone_that_report_in_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A batch of a few events has few of a large cluster's nodes, and each table has a cache for each partition."""
+    nodes = [str(uuid.UUID(int=n + 1)).encode() for n in range(256)]
+    cache = ChangeCache(tmp_path / "c", 1024, 60)
+    for node in nodes:
+        cache.reporter(node).note(5, 7)
+    cache.save()
+    read: list[bytes] = []
+    read_reporter = ChangeCache._read
+    monkeypatch.setattr(
+        ChangeCache, "_read", lambda self, reporter: read.append(reporter.name) or read_reporter(self, reporter)
+    )
+    cache.begin()
+    reporter = cache.reporter(nodes[200])
+    assert [reporter.is_new(5, position) for position in (7, 8)] == [False, True]
+    assert read == [nodes[200]]
+    cache.save()
+    assert read == [nodes[200]]
+
+
+def test_nodes_that_another_process_met_are_named(tmp_path: Path) -> None:
+    cache, other = (ChangeCache(tmp_path / "c", 1024, 60) for _ in range(2))
+    first, second = (str(uuid.UUID(int=n + 1)) for n in range(2))
+    cache.report(b"1" * 16, entry := cache.look(b"1" * 16), cache.reporter(first.encode()).bit)
+    assert cache.nodes(entry) == [{first}]
+    cache.save()
+    other.report(b"1" * 16, other.look(b"1" * 16), other.reporter(second.encode()).bit)
+    other.save()
+    cache.begin()
+    assert cache.nodes(cache.look(b"1" * 16)) == [{first}, {second}]
+
+
 def test_a_position_in_a_nodes_log_is_new_once(tmp_path: Path, cache: ChangeCache) -> None:
     reporter = cache.reporter(NODES[0])
     assert reporter.is_new(9, 50)
@@ -113,11 +145,12 @@ def test_a_position_in_a_nodes_log_is_new_once(tmp_path: Path, cache: ChangeCach
     reporter.note(10, 1)
     cache.begin()
     cache.save()
+    reporter = cache.reporter(NODES[0])
     assert reporter.is_new(10, 1), "a batch that is done again says it once more"
     reporter.note(10, 1)
     cache.save()
     other.begin()
-    assert not log_reporter.is_new(10, 1), "another process may have had the partition since"
+    assert not other.reporter(NODES[0]).is_new(10, 1), "another process may have had the partition since"
 
 
 def test_the_newest_deletion_of_a_key_is_remembered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

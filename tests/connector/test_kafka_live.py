@@ -186,7 +186,7 @@ def test_quiet_partitions_are_not_polled_and_their_new_records_are_found(
 ) -> None:
     """More partitions than are asked for each time. None is missed: new ones, in bursts, of a topic made again."""
     monkeypatch.setattr(_kafka_planner, "_BUSY_S", 0.5)
-    monkeypatch.setattr(_kafka_planner, "pace_s", lambda _: 3600.0)  # or that would find it
+    monkeypatch.setattr(_kafka_planner, "pace_s", lambda *_: 3600.0)  # or that would find it
     servers = {"bootstrap.servers": stack.status().bootstrap_servers, "log_level": "0"}
     planner, admin, producer = KafkaPlanner(servers, watches=True), AdminClient(servers), Producer(servers)
     topics = {f"quiet-{n}": 5 for n in range(4)}
@@ -236,7 +236,7 @@ def test_unread_records_of_a_partition_do_not_delay_another_partitions(
     a machine may be slow.
     """
     monkeypatch.setattr(_kafka_planner, "_BUSY_S", 0.0)
-    monkeypatch.setattr(_kafka_planner, "pace_s", lambda _: 3600.0)
+    monkeypatch.setattr(_kafka_planner, "pace_s", lambda *_: 3600.0)
     servers = {"bootstrap.servers": stack.status().bootstrap_servers, "log_level": "0"}
     planner, producer = KafkaPlanner(servers, watches=True), Producer(servers)
     make(AdminClient(servers), "pairs", 40)

@@ -119,6 +119,52 @@ class Asked:
         return answers
 
 
+def test_many_partitions_are_waited_for_longer_by_and_by(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A request has all of them. Until those of another client have, the former one says what comes."""
+    made: list[Consumer] = []
+
+    class Counted(Consumer):
+        def __init__(self, config: dict[str, Any]) -> None:
+            super().__init__(config)
+            self.wait_ms, self.is_closed = int(config["fetch.wait.max.ms"]), False
+            made.append(self)
+
+        def close(self) -> None:
+            self.is_closed = True
+
+    now = [1000.0]
+    monkeypatch.setattr(_kafka_watch, "Consumer", Counted)
+    monkeypatch.setattr(_kafka_watch, "time", type("T", (), {"monotonic": lambda: now[0]}))
+    watch, ends = TopicWatch({}), {("t", n): n for n in range(1_600)}
+    watch.watch(dict(list(ends.items())[:400]))
+    watch.wait_longer(ends)
+    assert [consumer.wait_ms for consumer in made] == [2_000], "they are too few"
+    watch.watch(dict(list(ends.items())[400:]))
+    watch.wait_longer(ends)
+    watch.wait_longer(ends)
+    first, second = made
+    assert (first.wait_ms, second.wait_ms, watch.waits_s) == (2_000, 4_000, 4.0)
+    assert first.assigned == second.assigned == ends
+    watch.watch({("u", 0): 5})
+    assert ("u", 0) not in first.assigned
+    watch.unwatch([("u", 0), ("t", 1)])
+    assert first.assigned.keys() == second.assigned.keys() == ends.keys() - {("t", 1)}
+    for consumer in (first, second):
+        consumer.given = records(0, 1)
+        watch.wait(1.0)
+        assert watch.take_woken() == {A}
+        now[0] += 1.0
+    assert not first.is_closed
+    now[0] += 4.0
+    assert watch.take_woken() == set()
+    assert (first.is_closed, second.is_closed) == (True, False)
+    second.given = records(0, 1)
+    watch.wait(1.0)
+    assert watch.take_woken() == {A}
+    watch.close()
+    assert second.is_closed
+
+
 def test_only_what_came_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
     """Also where a topic is refused."""
     monkeypatch.setattr(_kafka_watch, "Consumer", Consumer)

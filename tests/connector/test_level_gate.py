@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import json
+import pickle
 import struct
+import tracemalloc
 import uuid
 from collections.abc import Sequence
 from dataclasses import replace
@@ -461,6 +464,28 @@ def test_the_oldest_are_verified_early_when_many_wait(tmp_path: Path, clock: Clo
     assert {(w.event.offset, w.is_early) for w in changes.hand_out(20)[EVENTS].overdue} == {
         (n, False) for n in range(8)
     }
+
+
+def test_waiting_changes_of_many_nodes_take_no_more_than_counted(changes: WaitingChanges, clock: Clock) -> None:
+    """Each was reported by another three of 256 nodes, and comes with a batch of its own from another process."""
+    nodes = [str(uuid.UUID(int=n)) for n in range(256)]
+    batches = [
+        pickle.dumps(
+            [change(n, nodes=(nodes[n % 251], nodes[n % 241], nodes[n % 239])) for n in range(start, start + 50)]
+        )
+        for start in range(0, 2_000, 50)
+    ]
+    changes.use({EVENTS: replace(LIMITS, bytes=1 << 30)})
+    gc.collect()
+    tracemalloc.start()
+    for batch in batches:
+        add(changes, clock, *pickle.loads(batch))
+    gc.collect()
+    bytes_taken = tracemalloc.get_traced_memory()[0]
+    tracemalloc.stop()
+    assert bytes_taken <= changes.counts(EVENTS)[2] * 1.1
+    handed = changes.hand_out(0)[EVENTS]
+    assert len({id(node) for reports in handed.reports.values() for r, _ in reports.values() for node in r}) <= 256
 
 
 def test_changes_go_along_to_another_query(tmp_path: Path, changes: WaitingChanges, clock: Clock) -> None:

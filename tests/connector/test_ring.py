@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import gc
+import random
 import uuid
 from typing import Any
 
 import pytest
+from bench.large_cluster import LargeCluster, Size
 from cassandra import InvalidRequest, OperationTimedOut
 from cassandra.metadata import Murmur3Token, NetworkTopologyStrategy, ReplicationStrategy, SimpleStrategy
 from hypothesis import example, given
@@ -96,6 +98,49 @@ def test_replicas_are_those_of_cassandra(
         assert ours >= set(theirs)
         if strategy is simple or len(theirs) == len(set(theirs)):
             assert ours == set(theirs)
+
+
+def test_a_large_cluster_has_the_replicas_of_the_driver() -> None:
+    """256 nodes of 16 tokens in two data centres of three racks: as `bench.nodes` measures."""
+    cluster = LargeCluster(Size(256, 16, 2))
+    ring, metadata = Ring(MURMUR, cluster.tokens), cluster.session().cluster.metadata
+    numbers = random.Random(7)
+    for _ in range(2_000):
+        key = numbers.randbytes(8)
+        ours, theirs = ring.replicas(cluster.strategy, key), metadata.get_replicas("bench", key)
+        assert {node.host_id for node in ours} >= {str(host.host_id) for host in theirs}
+        # Some the driver has twice: test_replicas_are_those_of_cassandra says why.
+        if len(set(map(id, theirs))) == len(theirs):
+            assert len(ours) == 6
+        assert {len({n.rack for n in ours if n.data_center == dc}) for dc in ("dc0", "dc1")} == {3}
+
+
+def test_keyspaces_with_the_same_factors_share_their_replicas() -> None:
+    """There may be a thousand of them, and the driver makes a new strategy whenever it reads a keyspace again."""
+    ring = Ring(MURMUR, {RingNode(str(n), "dc", "rack"): [str(n)] for n in range(4)})
+    first = ring.replicas(NetworkTopologyStrategy({"dc": "3"}), b"key")
+    assert ring.replicas(NetworkTopologyStrategy({"dc": "3"}), b"key") is first
+    assert len(ring.replicas(NetworkTopologyStrategy({"dc": "2"}), b"key")) == 2
+    assert len(ring.replicas(SimpleStrategy({"replication_factor": "1"}), b"key")) == 1
+    assert ring.replicas(NetworkTopologyStrategy({"dc": "3"}), b"key") is first
+
+
+def test_a_lookup_walks_no_further_than_its_replicas() -> None:
+    """Each key of a large ring is looked up for the first time once: with a copy of the ring's 65,536 owners it took
+    ten times as long.
+    """
+    seen: list[int] = []
+
+    class Owners(list[RingNode]):
+        def __getitem__(self, position: Any) -> Any:
+            assert isinstance(position, int), "not a part of them"
+            seen.append(position)
+            return super().__getitem__(position)
+
+    ring = Ring(MURMUR, {RingNode(str(n), "dc", "rack"): [str(n)] for n in range(100)})
+    ring._owners = Owners(ring._owners)
+    assert len(ring.replicas(NetworkTopologyStrategy({"dc": "3"}), b"key")) == 3
+    assert len(seen) <= 4
 
 
 def test_transient_replicas_are_replicas() -> None:

@@ -384,6 +384,44 @@ def test_a_tick_plans_every_partition_for_its_due_keys(tmp_path: Path) -> None:
     ]
 
 
+def test_a_batch_that_keeps_workers_alone_has_a_few_topics_in_turns(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All of a thousand take half a second of CPU. Where something is due, and in another process, it has all."""
+    monkeypatch.setattr(_batch_planner, "_WARM_TOPICS", 2)
+    planned = Planned(tmp_path)
+    topics = [f"events-ks.{n}" for n in range(6)]
+    planned.change(connectors=dict.fromkeys(topics, planned.connector))
+    planned.broker.ends = {topic: {"0": 5} for topic in topics}
+    position = {"tick": 0, "topics": planned.broker.ends}
+    position = planned.reader.latest_offset(position, ReadMaxRows(5))  # its first batch steps back
+
+    def next_topics() -> list[str]:
+        nonlocal position
+        planned.reader._last_batch -= 30.0
+        start, position = position, planned.reader.latest_offset(position, ReadMaxRows(5))
+        assert position["tick"] == start["tick"] + 1
+        other = BatchPlanner(str(planned.plan.file))
+        other._client = planned.broker
+        assert sum(len(task.parts) for task in other.partitions(start, position)) == 6  # type: ignore[attr-defined]
+        return sorted(part.ranges[0].topic for task in planned.tasks(start, position) for part in task)
+
+    turns = [next_topics() for _ in range(3)]
+    assert [len(turn) for turn in turns] == [2, 2, 2]
+    assert sorted(topic for turn in turns for topic in turn) == topics
+    planned.plan.due_file.write_text("1")
+    assert next_topics() == topics
+    planned.plan.due_file.write_text("")
+    assert len(next_topics()) == 2
+    # What comes next is in all topics, though the tick stays as it is.
+    planned.broker.ends = {topic: {"0": 7} for topic in topics}
+    start, position = position, planned.reader.latest_offset(position, ReadMaxRows(50))
+    assert (position["tick"], position["topics"]) == (start["tick"], planned.broker.ends)
+    assert sorted(part.ranges[0].topic for task in planned.tasks(start, position) for part in task) == topics
+    planned.change(held={topics[3]: {"0": 3}})
+    assert next_topics() == topics
+
+
 def test_a_held_topic_is_read_again_without_new_events_until_released(tmp_path: Path) -> None:
     planned = Planned(tmp_path)
     planned.broker.ends = {TOPIC: {"0": 20, "1": 20}}

@@ -481,9 +481,13 @@ class Rows(MemorySession):
     """Has a row for each key that is asked for alone; those asked for together go to a node."""
 
     def __init__(
-        self, node: Node, monkeypatch: pytest.MonkeyPatch, row: Callable[[bytes], RawRow] | None = None
+        self,
+        node: Node,
+        monkeypatch: pytest.MonkeyPatch,
+        row: Callable[[bytes], RawRow] | None = None,
+        hosts: int = 1,
     ) -> None:
-        super().__init__([Host(1)])
+        super().__init__([Host(number) for number in range(hosts)])
         self.alone: list[Key] = []
         self._row = row
         send = PipelinedStatements.send
@@ -519,6 +523,29 @@ def test_keys_that_share_no_column_go_together(monkeypatch: pytest.MonkeyPatch, 
         assert reader.statements > 200
     else:
         assert reader.statements == 200
+
+
+@pytest.mark.parametrize("is_up", [True, False])
+def test_keys_of_one_node_go_together_though_their_other_replicas_differ(
+    monkeypatch: pytest.MonkeyPatch, is_up: bool
+) -> None:
+    """As in a cluster of hundreds of nodes, where hardly two keys of a batch have the same three. A node that is down
+    is not the one that is asked.
+    """
+    node = Node(5, live)
+    cassandra = Rows(node, monkeypatch, hosts=52)
+    first, *others = cassandra.hosts
+    first.is_up = is_up
+    monkeypatch.setattr(
+        cassandra.cluster.metadata,
+        "get_replicas",
+        lambda _, key: [first, others[0] if key[5] % 2 else others[50], others[key[5] // 2]],
+    )
+    reader = RowReader(cassandra, TABLE, SETTINGS)
+    reader._row_bytes, reader._attempts = 1.0, PipelineAttempts()
+    images_by_key = dict(reader.read_rows(KEYS, ConsistencyLevel.LOCAL_QUORUM))
+    assert {key for key, image in images_by_key.items() if isinstance(image, Image)} == set(KEYS)
+    assert (node.pushes, len(node.asked), cassandra.alone) == (7 if is_up else 8, 100, []), "at most 16 at a time"
 
 
 NARROW = Table("ks", "t", uuid.uuid1(), (Column("p", parse("int"), "partition_key", 0), Column("v", parse("int"))))

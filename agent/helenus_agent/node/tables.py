@@ -106,10 +106,9 @@ class KnownTables:
             or table.id in self.unemitted_drops
         ]
 
-    @property
-    def stamps(self) -> dict[uuid.UUID, Stamp]:
-        """Return when the remembered tables were last altered."""
-        return {table.id: self._stamps[table.id] for table in self.remembered if table.id in self._stamps}
+    def stamps_of(self, tables: Iterable[Table]) -> dict[uuid.UUID, Stamp]:
+        """Return when tables were last altered, as far as that is known."""
+        return {table.id: self._stamps[table.id] for table in tables if table.id in self._stamps}
 
     @property
     def other_ids(self) -> tuple[uuid.UUID, ...]:

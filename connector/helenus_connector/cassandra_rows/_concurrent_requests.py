@@ -85,7 +85,7 @@ class QueryRun:
 
 
 class ConcurrentRequests(RowRequests):
-    """Reads a table by many statements at once. Those of few keys with the same replicas are sent together.
+    """Reads a table by many statements at once. Those of few keys that one node holds are sent together.
 
     With `repeats_reads` a read that timed out and can't be divided is repeated. Without, its keys are left unread, as
     many as they are.

@@ -95,12 +95,23 @@ class Grouping:
         return span.start == self.partition_columns
 
 
-def home_of_keys(metadata: Any, table: Table, codec: KeyCodec) -> Callable[[Key], Hashable] | None:
-    """Return a function from a partition key to its replicas, by the driver's `metadata` of the cluster, and to an
-    ordinal among keys that compare equal.
+@dataclass(frozen=True, slots=True)
+class KeyHomes:
+    """Functions of a partition key. `home` returns its replicas, which keys of one statement share: where they are down
+    the statement fails. `node` returns the first of them, which the driver asks, and which statements share that are
+    sent together: in a cluster of hundreds of nodes hardly two keys of a batch have all replicas in common.
 
-    Cassandra reads such keys within one `IN` as one key, so they go to different statements. None if all keys may be in
-    one statement.
+    Both return an ordinal among keys that compare equal, too. Cassandra reads such keys within one `IN` as one key, and
+    its answers do not tell them apart.
+    """
+
+    home: Callable[[Key], Hashable]
+    node: Callable[[Key], Hashable]
+
+
+def homes_of_keys(metadata: Any, table: Table, codec: KeyCodec, data_center: str | None) -> KeyHomes | None:
+    """Return the homes of a table's partition keys, by the driver's `metadata` of the cluster; `data_center` is the one
+    that is read, None if there is one alone. None if all keys may be in one statement.
     """
     is_single_node = len(metadata.all_hosts()) == 1
     if is_single_node and not codec.has_several_forms:
@@ -108,12 +119,13 @@ def home_of_keys(metadata: Any, table: Table, codec: KeyCodec) -> Callable[[Key]
     keys_by_value: dict[bytes, dict[Key, int]] = {}
 
     @cache
-    def home(key: Key) -> Hashable:
+    def locate(key: Key) -> tuple[int, Hashable, Hashable]:
         equal_keys = keys_by_value.setdefault(codec.comparison_bytes(key), {}) if codec.has_several_forms else {}
         ordinal = equal_keys.setdefault(key, len(equal_keys))
         if is_single_node:
-            return ordinal
+            return ordinal, None, None
         hosts = metadata.get_replicas(table.keyspace, routing_key(key))
-        return ordinal, frozenset(host.host_id for host in hosts)
+        nodes = (host.host_id for host in hosts if host.is_up and data_center in (None, host.datacenter))
+        return ordinal, frozenset(host.host_id for host in hosts), next(nodes, None)
 
-    return home
+    return KeyHomes(lambda key: locate(key)[:2], lambda key: locate(key)[::2])

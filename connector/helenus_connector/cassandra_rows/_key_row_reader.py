@@ -11,7 +11,7 @@ from itertools import chain
 from typing import Any, Generic, TypeVar
 
 from helenus_connector.cassandra_rows._concurrent_requests import ConcurrentRequests
-from helenus_connector.cassandra_rows._key_groups import Grouping, home_of_keys
+from helenus_connector.cassandra_rows._key_groups import Grouping, homes_of_keys
 from helenus_connector.cassandra_rows._projection import Projection
 from helenus_connector.cassandra_rows._requests import MAX_PENDING_BYTES, KeyRefused, UnreadReason
 from helenus_connector.cassandra_rows._statements import RowQuery, together
@@ -38,6 +38,7 @@ class KeyRowReader(ConcurrentRequests, Generic[Row]):
         self._codec = KeyCodec(table)
         self._key_width = len(table.primary_key)
         self._pk_width = len(table.partition_key)
+        self._data_center = settings.cassandra_local_dc
         self.reads_singly = False
         self._live_share = 1.0  # share of the keys requested lately that have a row
 
@@ -99,17 +100,19 @@ class KeyRowReader(ConcurrentRequests, Generic[Row]):
 
     def _grouped(self, keys: Collection[Key], width: int, statics: bool = False) -> Iterator[RowQuery]:
         """Yield the queries of these keys' first columns: rows grouped by their size, partitions by `group_size`."""
-        home = home_of_keys(self.session.cluster.metadata, self.table, self._codec)
-        grouping = Grouping(self._pk_width, width, self.group_size, home)
+        homes = homes_of_keys(self.session.cluster.metadata, self.table, self._codec, self._data_center)
+        grouping = Grouping(self._pk_width, width, self.group_size, homes.home if homes else None)
         size = self._keys_at_once if width == self._key_width else lambda: self.group_size
         groups = grouping.groups(keys, (lambda: 1) if self.reads_singly else size)
         queries = (self._queries.group(span, members, width, statics) for span, members in groups)
         if width < self._key_width or self.reads_singly or not self._sends_together():
             return queries
-        return self._together(queries, home or (lambda _: None))
+        return self._together(queries, homes.node if homes else (lambda _: None))
 
-    def _together(self, queries: Iterable[RowQuery], home: Callable[[Key], Hashable]) -> Iterator[RowQuery]:
-        """Join queries of few keys with the same replicas, so that they are sent together; others go by themselves."""
+    def _together(self, queries: Iterable[RowQuery], node_of: Callable[[Key], Hashable]) -> Iterator[RowQuery]:
+        """Join queries of few keys that one node is asked for, so that they are sent together; others go by
+        themselves.
+        """
         pending: dict[Hashable, tuple[list[RowQuery], list[Key]]] = {}
         max_keys = min(self._together_size, self._keys_at_once())
         for query in queries:
@@ -117,12 +120,12 @@ class KeyRowReader(ConcurrentRequests, Generic[Row]):
                 yield together([query], query.keys)
                 max_keys = min(self._together_size, self._keys_at_once())
                 continue
-            group_home = home(query.keys[0][: self._pk_width])
-            parts, members = pending.setdefault(group_home, ([], []))
+            node = node_of(query.keys[0][: self._pk_width])
+            parts, members = pending.setdefault(node, ([], []))
             parts.append(query)
             members += query.keys
             if len(members) >= max_keys:
-                yield together(*pending.pop(group_home))
+                yield together(*pending.pop(node))
                 max_keys = min(self._together_size, self._keys_at_once())
         for parts, members in pending.values():
             yield together(parts, members)

@@ -135,8 +135,8 @@ class PipelinedStatements:
         self._connection: Any = None
 
     def send(self, session: Any, statements: Sequence[BoundStatement]) -> None:
-        """Send statements of one consistency level, whose keys have the same replicas. Raises nothing: statements that
-        can't be sent are not answered.
+        """Send statements of one consistency level to the node that the driver asks for the first of them; as a rule it
+        holds the keys of the others, too. Raises nothing: statements that can't be sent are not answered.
         """
         try:
             self._send(session, statements)

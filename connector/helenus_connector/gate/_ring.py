@@ -6,7 +6,7 @@ Sources: SimpleStrategy.calculateNaturalReplicas and NetworkTopologyStrategy.cal
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Set
 from typing import Any, NamedTuple
 
 from cassandra.metadata import BytesToken, MD5Token, Murmur3Token
@@ -18,8 +18,8 @@ _PARTITIONERS = {
     "RandomPartitioner": MD5Token,
     "ByteOrderedPartitioner": BytesToken,
 }
-_MAX_STRATEGIES = 64
-"""Keyspaces whose replicas are remembered; an ALTER KEYSPACE makes one more."""
+_MAX_STRATEGIES = 4096
+"""Strategies that are remembered: one for each keyspace, and one more whenever the driver reads a keyspace again."""
 
 
 class RingNode(NamedTuple):
@@ -31,6 +31,8 @@ class RingNode(NamedTuple):
 
 
 Replicas = tuple[RingNode, ...]
+Factors = tuple[tuple[str, int], ...] | int | None
+"""What decides a keyspace's replicas: the factor of each data centre, or one for all; None for all nodes."""
 
 
 class Ring:
@@ -50,12 +52,18 @@ class Ring:
         self._tokens = sorted(owners)
         self._owners = [owners[token] for token in self._tokens]
         self.nodes: frozenset[RingNode] = frozenset(self._owners)
+        self._all_nodes = tuple(self.nodes)
         self._racks: dict[str, set[str]] = {}
-        self._sizes: dict[str, int] = {}
+        by_dc: dict[str, set[str]] = {}
         for node in self.nodes:
             self._racks.setdefault(node.data_center, set()).add(node.rack)
-            self._sizes[node.data_center] = self._sizes.get(node.data_center, 0) + 1
-        self._replicas: dict[int, tuple[object, dict[int, Replicas]]] = {}
+            by_dc.setdefault(node.data_center, set()).add(node.host_id)
+        self.by_dc: Mapping[str, Set[str]] = by_dc
+        """The host ids of all nodes, by data centre."""
+        # Keyspaces with the same factors share their replicas: a cluster may have many keyspaces, and a ring 65,536
+        # tokens.
+        self._strategies: dict[int, tuple[object, dict[int, Replicas]]] = {}
+        self._replicas: dict[Factors, dict[int, Replicas]] = {}
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Ring) and (self._tokens, self._owners) == (other._tokens, other._owners)
@@ -91,23 +99,24 @@ class Ring:
 
     def _replicas_at(self, strategy: Any, index: int) -> Replicas:
         """Return the replicas of the tokens up to the one of this index."""
-        cached = self._replicas.get(id(strategy))
+        cached = self._strategies.get(id(strategy))
         if cached is None:
-            if len(self._replicas) >= _MAX_STRATEGIES:
+            if len(self._strategies) >= _MAX_STRATEGIES:
+                self._strategies.clear()
                 self._replicas.clear()
             # The strategy itself is kept as well: so no other one gets its id.
-            cached = self._replicas[id(strategy)] = strategy, {}
+            cached = self._strategies[id(strategy)] = strategy, self._replicas.setdefault(_factors(strategy), {})
         replicas = cached[1].get(index)
         if replicas is None:
-            replicas = cached[1][index] = self._compute(strategy, index)
+            replicas = cached[1][index] = self._compute(_factors(strategy), index)
         return replicas
 
-    def _compute(self, strategy: Any, index: int) -> Replicas:
-        if by_dc := getattr(strategy, "dc_replication_factors_info", None):
-            return self._by_data_center({dc: int(factor.all_replicas) for dc, factor in by_dc.items()}, index)
-        if factor := getattr(strategy, "replication_factor_info", None):
-            return self._in_order(int(factor.all_replicas), index)
-        return tuple(self.nodes)
+    def _compute(self, factors: Factors, index: int) -> Replicas:
+        if factors is None:
+            return self._all_nodes
+        if isinstance(factors, int):
+            return self._in_order(factors, index)
+        return self._by_data_center(dict(factors), index)
 
     def _in_order(self, factor: int, index: int) -> Replicas:
         """Take the next distinct nodes on the ring."""
@@ -120,7 +129,7 @@ class Ring:
 
     def _by_data_center(self, factors: Mapping[str, int], index: int) -> Replicas:
         """Take the next nodes of each data centre on the ring, of distinct racks as far as there are enough racks."""
-        missing = {dc: min(factor, self._sizes.get(dc, 0)) for dc, factor in factors.items()}
+        missing = {dc: min(factor, len(self.by_dc.get(dc, ()))) for dc, factor in factors.items()}
         repeats = {dc: factor - len(self._racks.get(dc, ())) for dc, factor in factors.items()}
         racks: set[tuple[str, str]] = set()
         replicas: dict[RingNode, None] = {}
@@ -142,5 +151,16 @@ class Ring:
         return tuple(replicas)
 
     def _from(self, index: int) -> Iterable[RingNode]:
-        yield from self._owners[index:]
-        yield from self._owners[:index]
+        """Yield the owners of the tokens from this one on, round the ring: as a rule only the first few are wanted."""
+        owners = self._owners
+        for position in range(index - len(owners), index):
+            yield owners[position]
+
+
+def _factors(strategy: Any) -> Factors:
+    """Return what the replicas under a strategy of the driver's metadata depend on, with those that are transient."""
+    if by_dc := getattr(strategy, "dc_replication_factors_info", None):
+        return tuple(sorted((dc, int(factor.all_replicas)) for dc, factor in by_dc.items()))
+    if factor := getattr(strategy, "replication_factor_info", None):
+        return int(factor.all_replicas)
+    return None

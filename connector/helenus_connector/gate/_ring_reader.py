@@ -64,7 +64,7 @@ class RingReader:
         self._clock = clock
         self._readings: list[_Reading] = []  # the latest first
         self._due_at = self._alternates_since = float("-inf")
-        self._driver_nodes: frozenset[tuple[str, str | None]] = frozenset()
+        self._driver_nodes: list[tuple[object, str | None]] = []
         self._rebuild_at: float | None = None
         self._has_peers_v2 = True
         self._is_warned = False
@@ -90,7 +90,8 @@ class RingReader:
         """
         now = self._clock()
         hosts = self._session.cluster.metadata.all_hosts()
-        driver_nodes = frozenset((str(host.host_id), host.datacenter) for host in hosts)
+        # Each table does so in each batch.
+        driver_nodes = [(host.host_id, host.datacenter) for host in hosts]
         if now < self._due_at and driver_nodes == self._driver_nodes:
             return
         self._driver_nodes = driver_nodes

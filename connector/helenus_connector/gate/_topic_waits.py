@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import heapq
 import itertools
+import sys
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
@@ -18,7 +19,7 @@ from helenus_connector.config.connector import ConnectorSettings
 from helenus_connector.interfaces.event import Event, Nodes, WaitingChange
 from helenus_connector.interfaces.gate import GateState, GateWaits
 
-WEIGHT = 600
+WEIGHT = 800
 """Bytes of the driver's memory that a waiting change takes in addition to those of its event's key and value."""
 _RETRY_S = 10.0  # after which one that is overdue is handed out again, if it could not be read, say
 _MAX_STEP_S = 60.0  # at most, for which the clock runs between two batches
@@ -236,7 +237,11 @@ class TopicWaits:
     def _report(self, waiting: WaitingChange, nodes: Nodes, copies: int) -> None:
         """Note who reported a change, by one object for all that the same nodes reported: that is soon handed out."""
         self.copies += copies - waiting.copies
-        reported = self._shared_reports.setdefault((nodes, copies), (nodes, copies))
+        reported = self._shared_reports.get((nodes, copies))
+        if reported is None:
+            # Of hundreds of nodes each may be in very many: then each text is there once, and handed out once.
+            reported = tuple(map(sys.intern, nodes)), copies
+            self._shared_reports[reported] = reported
         waiting.nodes, waiting.copies = reported
         self._reports.setdefault(waiting.event.partition, {})[waiting.id] = reported
 

@@ -55,6 +55,7 @@ _EXPIRING = _KINDS - 1
 _NO_KINDS = bytes(MAY)
 _DELETED = [b"%d deleted" % kind for kind in range(_KINDS)]
 _DELETION = struct.Struct(">16sqII")
+_NO_HOST = bytes(16)
 _COUNTS = struct.Struct(">Q")
 _FIRST_NODE = _KINDS + _COUNTS.size
 _HEAD = _FIRST_NODE + _NODES * _NODE.size
@@ -75,7 +76,10 @@ class ChangeCache(Slots):
         self._path = path
         self._max_sets = max(1, capacity // SET)
         self._expire_s = expire_s
-        self._reporters: dict[bytes, Reporter] = {}
+        self._reporters: dict[bytes, Reporter] = {}  # of this batch
+        self._node_offsets: dict[bytes, int] = {}
+        self._hosts_by_bit: dict[int, set[str]] = {}
+        self._hosts_read = 0  # of the table of nodes
         self._deletions: dict[bytes, tuple[int, int]] = {}
         self._map, self._file = self._map_file(min(_MIN_SETS, self._max_sets))
         super().__init__(self._map, _HEAD, expire_s)
@@ -84,6 +88,7 @@ class ChangeCache(Slots):
         """Forget what was not saved: another process may have had the partition since."""
         self.forget()
         self._deletions.clear()
+        self._reporters.clear()  # most of a large cluster's nodes report nothing in a batch
         try:
             has_grown = _identity(self._path.stat()) != self._file
         except FileNotFoundError:
@@ -91,8 +96,6 @@ class ChangeCache(Slots):
             return
         if has_grown:
             self._remap(1)
-        for reporter in self._reporters.values():
-            self._read(reporter)
 
     def clear(self) -> None:
         """Forget all changes, and what was deleted."""
@@ -162,14 +165,24 @@ class ChangeCache(Slots):
         """Return the host ids of the nodes that reported a change, in groups that share a bit: at least one of each
         did.
         """
-        groups: dict[int, set[str]] = {}
-        for index in range(_NODES):
-            host = self._map[(offset := _FIRST_NODE + index * _NODE.size) : offset + 16]
-            if host == bytes(16):
-                break
-            if entry.nodes >> index % _BITS & 1:
-                groups.setdefault(index % _BITS, set()).add(str(uuid.UUID(bytes=host)))
-        return list(groups.values())
+        self._read_hosts()
+        bits, groups = entry.nodes, []
+        while bits:
+            bit = bits & -bits
+            if (hosts := self._hosts_by_bit.get(bit)) is not None:
+                groups.append(hosts)
+            bits ^= bit
+        return groups
+
+    def _read_hosts(self) -> None:
+        """Read the nodes that were added to the table, by their bits."""
+        while self._hosts_read < _NODES:
+            offset = _FIRST_NODE + self._hosts_read * _NODE.size
+            host = self._map[offset : offset + 16]
+            if host == _NO_HOST:
+                return
+            self._hosts_by_bit.setdefault(1 << self._hosts_read % _BITS, set()).add(str(uuid.UUID(bytes=host)))
+            self._hosts_read += 1
 
     def close(self) -> None:
         self.release()
@@ -186,6 +199,9 @@ class ChangeCache(Slots):
 
     def _remap(self, sets: int) -> None:
         new_map, self._file = self._map_file(sets)
+        self._node_offsets.clear()  # it may be another file
+        self._hosts_by_bit.clear()
+        self._hosts_read = 0
         self.release()
         self._map.close()
         self._map = new_map
@@ -235,10 +251,12 @@ class ChangeCache(Slots):
             self._map[offset : offset + SLOT_BYTES] = slot
 
     def reporter(self, node: bytes) -> Reporter:
-        """Return the reporter of a host id. It has no bit if the id is invalid, or the table of nodes full."""
+        """Return the reporter of a host id, for this batch. It has no bit if the id is invalid, or the table of nodes
+        full.
+        """
         reporter = self._reporters.get(node)
         if reporter is None:
-            offset = self._find_or_add_node(node)
+            offset = self._node_offset(node)
             bit = 1 << (offset - _FIRST_NODE) // _NODE.size % _BITS if offset >= 0 else 0
             reporter = Reporter(node, bit, offset)
             self._read(reporter)
@@ -252,6 +270,14 @@ class ChangeCache(Slots):
         if reporter.offset >= 0:
             _, reporter.segment, reporter.position = _NODE.unpack_from(self._map, reporter.offset)
 
+    def _node_offset(self, node: bytes) -> int:
+        offset = self._node_offsets.get(node)
+        if offset is None:
+            offset = self._find_or_add_node(node)
+            if offset >= 0:
+                self._node_offsets[node] = offset
+        return offset
+
     def _find_or_add_node(self, node: bytes) -> int:
         try:
             host = uuid.UUID(node.decode())
@@ -264,7 +290,7 @@ class ChangeCache(Slots):
             host_there = self._map[offset : offset + 16]
             if host_there == host_bytes:
                 return offset
-            if host_there == bytes(16):
+            if host_there == _NO_HOST:
                 _NODE.pack_into(self._map, offset, host_bytes, -1, -1)
                 return offset
         return -1

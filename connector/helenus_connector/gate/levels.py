@@ -64,7 +64,7 @@ def check_level(settings: ConnectorSettings, replicas: Replicas) -> None:
     level, local, factors = settings.gate, replicas.data_center or "", replicas.factors()
     if level == "one":
         return
-    nodes = {dc: len(members) for dc, members in replicas.by_dc(None).items()}
+    nodes = {dc: len(members) for dc, members in replicas.by_dc().items()}
     possible = {dc: min(factor, nodes.get(dc, 0) if dc else sum(nodes.values())) for dc, factor in factors.items()}
     if not replicas.is_by_dc and (level == "each_quorum" or (level == "local_quorum" and "" in factors)):
         reason = f"its replication knows no data centres; there are {', '.join(sorted(nodes))}"

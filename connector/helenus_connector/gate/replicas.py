@@ -7,7 +7,7 @@ only who holds a partition by all rings that were read lately. The gate counts b
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from typing import Any
 
 from helenus_connector.config.connector import ConnectorSettings
@@ -84,13 +84,14 @@ class Replicas:
         """Return whether `nodes` and `factor` cover all data centres."""
         return self._everywhere
 
-    def by_dc(self, partition_key: bytes | None) -> dict[str, set[str]]:
-        """Host ids of the nodes that hold a partition by the latest ring, by data centre; of all if it is None."""
-        return _by_dc(self._nodes_in(self._rings.latest, partition_key))
+    def by_dc(self) -> Mapping[str, Set[str]]:
+        """Return the host ids of all nodes of the latest ring, by data centre."""
+        return self._rings.latest.by_dc
 
     def recent_by_dc(self, partition_key: bytes) -> Iterator[dict[str, set[str]]]:
-        """Yield the same by the latest ring, and by each that nodes had in the time for which a change waits at the
-        gate: its first report may have come while that ring was the one.
+        """Yield the host ids of the nodes that hold a partition, by data centre: by the latest ring, and by each that
+        nodes had in the time for which a change waits at the gate: its first report may have come while that ring was
+        the one.
 
         A node that left since holds nothing. One that a join or a move made give up a partition has streamed what it
         held of it to its successor.
@@ -113,7 +114,7 @@ class Replicas:
         strategy = self._strategy
         if by_dc := getattr(strategy, "dc_replication_factors_info", None):
             return {dc: n for dc, factor in by_dc.items() if (n := int(factor.all_replicas))}
-        nodes = self.by_dc(None)
+        nodes = self.by_dc()
         if factor := getattr(strategy, "replication_factor_info", None):
             return {next(iter(nodes)) if len(nodes) == 1 else "": int(factor.all_replicas)}
         return {dc: len(members) for dc, members in nodes.items()}
@@ -126,16 +127,13 @@ class Replicas:
     def is_partial(self) -> bool:
         """Return whether a partition has fewer replicas than there are nodes."""
         factor = self.factor()
-        return any(
-            sum(self._everywhere or node.data_center == self._dc for node in ring.nodes) > factor
-            for ring in self._rings.recent(SETTLED_S)
-        )
+        return any(self._count_nodes(ring) > factor for ring in self._rings.recent(SETTLED_S))
 
     def are_all_read(self) -> bool:
         """Return whether all nodes are read: then a node that reported a change and left was one of them, too."""
         if self._everywhere:
             return True
-        return all(node.data_center == self._dc for ring in self._rings.recent(SETTLED_S) for node in ring.nodes)
+        return all(ring.by_dc.keys() <= {self._dc} for ring in self._rings.recent(SETTLED_S))
 
     def factor(self) -> int:
         """The replication factor, with replicas that are transient. Where it is not known, or the strategy is another
@@ -147,11 +145,11 @@ class Replicas:
             return sum(factors.values()) if self._everywhere else factors.get(self._dc) or max(factors.values())
         if factor := getattr(strategy, "replication_factor_info", None):
             return int(factor.all_replicas)
-        members = (
-            {n.host_id for n in ring.nodes if self._everywhere or n.data_center == self._dc}
-            for ring in self._rings.recent(SETTLED_S)
-        )
-        return max(1, *map(len, members))
+        return max(1, *map(self._count_nodes, self._rings.recent(SETTLED_S)))
+
+    def _count_nodes(self, ring: Ring) -> int:
+        """Return how many nodes of a ring are read."""
+        return len(ring.nodes) if self._everywhere else len(ring.by_dc.get(self._dc or "", ()))
 
 
 def _by_dc(nodes: Iterable[RingNode]) -> dict[str, set[str]]:

@@ -20,7 +20,7 @@ from confluent_kafka import (
 from confluent_kafka.admin import AdminClient, OffsetSpec
 
 from helenus_connector.log._kafka_client import NO_ANSWER_ADVICE, TIMEOUT_S, TRANSIENT_CODES, kafka_errors
-from helenus_connector.log._kafka_watch import WAITS_S, Place, TopicWatch
+from helenus_connector.log._kafka_watch import LEARN_LEADERS_S, Place, TopicWatch
 from helenus_connector.log.events import OffsetRange, Offsets, pace_s
 from helenus_schemas.errors import HelenusError, Kind
 from helenus_sinks.kafka.groups import LOOSE
@@ -29,8 +29,8 @@ _UNKNOWN = (KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_PARTITION, Kaf
 _NO_ID = "AAAAAAAAAAAAAAAAAAAAAA"  # of brokers before 2.8
 _BUSY_S = 3.0
 """So long a partition is asked for its end each time, where much came."""
-_POLL_WATCHED_S = WAITS_S + 1.5
-"""So long it may take until new ones are waited for: up to a second to learn their leaders, and a request before."""
+_LONGEST_PACE_S = 120.0
+"""Between two reads of all ends: of what comes Kafka reports nearly all, and says if it can't."""
 _COMMIT_ALL_S = 3600.0  # brokers forget the positions of a group that commits none for days
 
 
@@ -81,7 +81,8 @@ class KafkaPlanner:
     def _latest(self, partitions: Mapping[str, int]) -> Offsets:
         now, former_ends = time.monotonic(), self._ends
         woken = self._poll_woken(now)
-        reads_all = now - self._all_read_at > pace_s(sum(partitions.values())) or self._watch.is_unsure
+        pace = pace_s(sum(partitions.values()), _LONGEST_PACE_S)
+        reads_all = now - self._all_read_at > pace or self._watch.is_unsure
         reads_all |= not self._watches or partitions != self._partition_counts
         offsets = None if reads_all else self._read_polled()
         is_complete = offsets is None
@@ -154,7 +155,7 @@ class KafkaPlanner:
             }
         for topic_partition in self._watch.topic_partitions.intersection(unannounced):
             self._polled_until[topic_partition] = max(
-                self._polled_until.get(topic_partition, 0.0), now + _POLL_WATCHED_S
+                self._polled_until.get(topic_partition, 0.0), now + self._poll_watched_s
             )
         to_watch = [
             topic_partition
@@ -166,7 +167,16 @@ class KafkaPlanner:
         self._watch.watch(
             {topic_partition: self._ends[topic_partition[0]][str(topic_partition[1])] for topic_partition in to_watch}
         )
-        self._polled_until.update(dict.fromkeys(to_watch, now + _POLL_WATCHED_S))
+        self._polled_until.update(dict.fromkeys(to_watch, now + self._poll_watched_s))
+        if is_complete and not to_watch:
+            self._watch.wait_longer(
+                {(topic, int(partition)): end for topic, ends in self._ends.items() for partition, end in ends.items()}
+            )
+
+    @property
+    def _poll_watched_s(self) -> float:
+        """Return for how long the ends of partitions are asked for that are watched from now on."""
+        return self._watch.waits_s + LEARN_LEADERS_S
 
     def earliest(self, partitions: Mapping[str, int]) -> Offsets:
         return self._list_offsets(_topic_partitions(partitions), OffsetSpec.earliest())

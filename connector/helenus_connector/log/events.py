@@ -28,11 +28,11 @@ class OffsetRange:
         return f"topic {self.topic}, partition {self.partition}, offsets {self.start} to {self.end}"
 
 
-def pace_s(partitions: int) -> float:
+def pace_s(partitions: int, longest_s: float = 60.0) -> float:
     """Return how many seconds to wait between two reads of what hardly changes. To read 200 partitions takes some 15 ms
     of CPU.
     """
-    return min(max(5.0, partitions / 20), 30.0)
+    return min(max(5.0, partitions / 20), longest_s)
 
 
 def behind(topic: str, read_offsets: Mapping[str, int], ends: Mapping[str, int]) -> list[OffsetRange]:

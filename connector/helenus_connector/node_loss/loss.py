@@ -129,7 +129,7 @@ def find_losses(worker: WorkerSettings, tables: Sequence[ConnectorSettings], que
         if query.until is None and any(host.is_up and str(host.host_id) == node for host in hosts):
             raise _not_lost(node, "it is up", settings.name)
         owner = node if query.replaced_by is None else _host_id(hosts, query.replaced_by, settings.name)
-        members = {host_id: dc for dc, host_ids in replicas.by_dc(None).items() for host_id in host_ids}
+        members = {host_id: dc for dc, host_ids in replicas.by_dc().items() for host_id in host_ids}
         if query.replaced_by is not None and owner not in members:
             problem = f"node {owner}, which is to have replaced {node}, is not in the ring"
             raise HelenusError(Kind.CONFIG, problem, settings.name, _HOSTS)

@@ -10,6 +10,7 @@ repeated.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -39,6 +40,14 @@ _WAIT_S = 0.8
 an idle query makes about one a second.
 """
 _KEEP_WARM_S = 25.0  # less than the minute after which Spark ends idle workers
+_WARM_TOPICS = 50
+"""About so many topics, in turns, are in a batch that is there to keep workers alone: one of a thousand topics takes
+half a second of CPU.
+"""
+_MAX_WARM_TURNS = 12
+"""Each topic is in one of so many of these batches, so within five minutes: a restart steps back from the last batch
+that it was in.
+"""
 _COMMIT_ALL_S = 20.0
 """After which positions that did not move are committed again, too: the broker may not have taken them all. For so long
 monitoring may show a lag that is none.
@@ -127,6 +136,8 @@ class BatchPlanner:
         self._committed: Offsets = {}
         self._all_committed_at = 0.0
         self._idle: tuple[dict[str, Any], Offsets, Lineages, QueryPlan] | None = None
+        self._warm_batch: tuple[dict[str, Any], dict[str, Any]] | None = None  # the last one: where it starts and ends
+        self._warm_turn = 0
 
     def prepare_available_now(self) -> None:
         """Let the query end where its topics end now."""
@@ -168,6 +179,8 @@ class BatchPlanner:
                 self._last_batch = now
                 if end["topics"] != start["topics"]:
                     self._last_event = now
+                elif end["tick"] != start["tick"] and self._keeps_workers_alone(draft, now):
+                    self._warm_batch, self._warm_turn = (start, end), self._warm_turn + 1
                 return end
             self._idle = None if self._topic_losses.may_recover else inputs
             if self._target is not None or isinstance(limit, ReadAllAvailable) or time.monotonic() > deadline:
@@ -227,6 +240,13 @@ class BatchPlanner:
         # With state: so that all partitions are in a repeated batch, too.
         return wanted or (self.plan.has_state and bool(draft.restart_offsets))
 
+    def _keeps_workers_alone(self, draft: BatchDraft, now: float) -> bool:
+        """Return whether a batch without events has nothing to do. If it is repeated in another process, it has all
+        topics.
+        """
+        has_work = draft.errors or draft.cut or draft.restart_offsets or self.plan.held or self.plan.has_state
+        return not has_work and self._target is None and now < self._read_due_s()
+
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         """Return what the tasks of the batch from `start` to `end` read."""
         begin = overlaid(start["topics"], self.plan.held)
@@ -250,6 +270,9 @@ class BatchPlanner:
                 or self._restart_positions.has_begun(topic)
             )
         ]
+        if self._warm_batch == (start, end):
+            turns = max(1, min(len(topics) // _WARM_TOPICS, _MAX_WARM_TURNS))
+            topics = topics[self._warm_turn % turns :: turns]
         checked = [topic for topic in topics if topic in begin and topic in end["topics"] and topic not in unchecked]
         expired = self._expired_partitions({topic: begin[topic] for topic in checked})
         expired.update({topic: list(partitions) for topic, partitions in cut.items()})
@@ -391,11 +414,14 @@ class BatchPlanner:
 
     def _next_due_s(self) -> float:
         """Return when to run a batch without events, s since the epoch."""
-        keep_warm_at = self._last_batch + _KEEP_WARM_S
+        return min(self._last_batch + _KEEP_WARM_S, self._read_due_s())
+
+    def _read_due_s(self) -> float:
+        """Return when something is due, as the driver says, s since the epoch."""
         try:
-            return min(keep_warm_at, float(self._due_file.read_text() or keep_warm_at))
+            return float(self._due_file.read_text() or math.inf)
         except FileNotFoundError:
-            return keep_warm_at
+            return math.inf
 
     def _expired_partitions(self, begin: Offsets) -> dict[str, list[str]]:
         """Return by topic the partitions that no longer have all events from where they are to be read."""
