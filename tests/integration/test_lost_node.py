@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from bench.chaos.new_node import nodes_up
 from integration.pipeline import script, write_properties
-from integration.test_three_nodes import Three, no_hints, session, unheard  # noqa: F401
+from integration.test_three_nodes import Three, session, unheard  # noqa: F401
 from patience import eventually
 
 from helenus_schemas.event.change import Scope
@@ -44,9 +44,11 @@ def pipeline(three: Stack, session: Any, directory: Path) -> Iterator[Three]:  #
         session.execute(f"CREATE TABLE {table} (k int PRIMARY KEY, v int) WITH cdc = true")
     try:
         pipeline.start_agents(f"cells.include.list={CELLS}\n")
-        pipeline.connect(ORDERS, CELLS, query_consistency="LOCAL_ONE")
-        more = {"resolver": "none", "output.format": "debezium"}
-        write_properties(directory / f"{CELLS}.properties", {**pipeline.connector_properties(CELLS), **more})
+        one = {"query.consistency": "LOCAL_ONE", "snapshot.consistency": "LOCAL_ONE"}  # of two replicas, one is lost
+        pipeline.connect(ORDERS, CELLS)
+        for table, more in ((ORDERS, {}), (CELLS, {"resolver": "none", "output.format": "debezium"})):
+            properties = {**pipeline.connector_properties(table), **one, **more}
+            write_properties(directory / f"{table}.properties", properties)
         pipeline.connector.start().ready()
         yield pipeline
     finally:
@@ -75,8 +77,9 @@ def test_what_only_the_lost_node_had_logged_is_published(
     pipeline: Three,
     three: Stack,
     session: Any,  # noqa: F811
-    no_hints: None,  # noqa: F811
 ) -> None:
+    for node in (1, 2, 3):
+        three.nodetool("disablehandoff", node=node)
     insert(session, FIRST)
     for table in (ORDERS, CELLS):
         eventually(lambda table=table: published(pipeline, table) == set(FIRST), f"{table} is published")
