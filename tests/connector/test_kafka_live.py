@@ -295,7 +295,8 @@ def none_are(*arguments: object) -> None:
 def test_the_last_event_of_a_lost_node(stack: Stack, tmp_path: Path) -> None:
     """By the brokers' own timestamps: its events end, and those of others go on."""
     servers = {"bootstrap.servers": stack.status().bootstrap_servers, "log_level": "0"}
-    worker = WorkerSettings.from_properties({**servers, "checkpoint.dir": str(tmp_path)}, "worker")
+    brokers = {"bootstrap.servers": servers["bootstrap.servers"]}
+    worker = WorkerSettings.from_properties({**brokers, "checkpoint.dir": str(tmp_path)}, "worker")
     admin = AdminClient(servers)
     make(admin, "lost-a", 2)
     make(admin, "lost-b", 1)
