@@ -19,7 +19,7 @@ from helenus_connector._table_scans import TableScans
 from helenus_connector._threads import run_in_thread
 from helenus_connector.config.run_directory import make, remove
 from helenus_connector.config.worker import WorkerSettings
-from helenus_connector.control.backoff import ReasonLog
+from helenus_connector.control.backoff import ReasonLog, turn_pause
 from helenus_connector.control.connectors import Connectors
 from helenus_connector.control.fences import fence_all, owned
 from helenus_connector.control.keyspaces import Keyspaces
@@ -146,9 +146,11 @@ class Worker:
                     self._member.show_status(self.connectors)
                 listener = self._serve(listener)
                 while not self._stopping.is_set() and (self._member is None or self._member.leads):
+                    begun = time.thread_time()
                     self._turn(directory)
                     is_starting = self._spark is None or not self._all_run()
-                    self.connectors.changed.wait(_STARTING_S if is_starting else _TURN_S)
+                    pause_s = _STARTING_S if is_starting else turn_pause(time.thread_time() - begun, _TURN_S)
+                    self.connectors.changed.wait(pause_s)
                     self.connectors.changed.clear()
             except HelenusError as error:
                 if self._member is None or error.kind is not Kind.NOT_OWNER:

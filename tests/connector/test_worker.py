@@ -22,7 +22,7 @@ from structlog.testing import capture_logs
 from helenus_connector import metrics
 from helenus_connector.config.connector import ConnectorSettings
 from helenus_connector.config.worker import WorkerSettings
-from helenus_connector.control.backoff import ReasonLog
+from helenus_connector.control.backoff import ReasonLog, turn_pause
 from helenus_connector.control.fences import owned
 from helenus_connector.control.status import Task
 from helenus_connector.log.events import OffsetRange, Offsets
@@ -149,6 +149,10 @@ def test_a_connector_without_tables_has_a_state_too(worker: Fake) -> None:
     worker.look()
     assert states() == ({"FAILED"}, set())
     assert read("kafka_connect_connect_worker_metrics_connector_count") == 1
+
+
+def test_a_turn_of_many_tables_takes_half_a_percent_of_a_core() -> None:
+    assert [turn_pause(cpu_s, 1.0) for cpu_s in (0.0, 0.004, 0.01, 0.5)] == [1.0, 1.0, 2.0, 3.0]
 
 
 def test_a_transient_error_counts_except_while_servers_start_with_the_worker(worker: Fake, tmp_path: Path) -> None:

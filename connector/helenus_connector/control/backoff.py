@@ -1,4 +1,4 @@
-"""Pauses before a retry, which double, by tenacity; and how often to log the reason."""
+"""Pauses before a retry, which double, by tenacity, and between turns; and how often to log the reason."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import time
 from collections.abc import Callable
 
 from tenacity import RetryCallState, Retrying, wait_exponential, wait_random_exponential
+
+_TURN_COST_FACTOR, _LONGEST_TURN_S = 200, 3.0
 
 
 def pause(failures: int, first_s: float, longest_s: float, spread: bool = False) -> float:
@@ -21,6 +23,13 @@ def pause(failures: int, first_s: float, longest_s: float, spread: bool = False)
     return (
         wait_exponential(half_first_s, max=half_longest_s) + wait_random_exponential(half_first_s, max=half_longest_s)
     )(state)
+
+
+def turn_pause(cpu_s: float, shortest_s: float) -> float:
+    """Return how many seconds to wait after a turn of a loop that took so much CPU time: with hundreds of tables it is
+    to take half a percent of a core, and what it looks for waits three seconds at most.
+    """
+    return max(shortest_s, min(cpu_s * _TURN_COST_FACTOR, _LONGEST_TURN_S))
 
 
 class ReasonLog:

@@ -37,8 +37,9 @@ of the pause, and at most for `_LONGEST_POLL_S`, which is reached after 20 s.
 _LONGEST_POLL_S = 0.4
 _WAIT_S = 0.8
 """How long a call of `latest_offset` waits for events. Each call goes through Spark's JVM, whose thread waits as long:
-an idle query makes about one a second.
+an idle query makes about one a second. Of `_MANY_TOPICS` it waits twice as long: 64 kB of JSON go along for a thousand.
 """
+_MANY_TOPICS = 500
 _KEEP_WARM_S = 25.0  # less than the minute after which Spark ends idle workers
 _WARM_TOPICS = 50
 """About so many topics, in turns, are in a batch that is there to keep workers alone: one of a thousand topics takes
@@ -145,7 +146,7 @@ class BatchPlanner:
 
     def latest_offset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         """Return where a batch from `start` ends. Waits a little for events, so that an idle query hardly spins."""
-        deadline = time.monotonic() + _WAIT_S
+        deadline = time.monotonic() + _WAIT_S * (1 if len(self.plan.connectors) < _MANY_TOPICS else 2)
         while True:
             self._refresh()
             now = time.time()

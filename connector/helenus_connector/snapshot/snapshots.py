@@ -21,7 +21,7 @@ from typing import Any
 import structlog
 
 from helenus_connector.config.worker import WorkerSettings
-from helenus_connector.control.backoff import pause
+from helenus_connector.control.backoff import pause, turn_pause
 from helenus_connector.control.connectors import Connectors, UnderWay, UnknownConnector
 from helenus_connector.control.documents import Document
 from helenus_connector.control.status import Connector, Task
@@ -168,6 +168,7 @@ class Snapshots:
 
     def _run(self, jobs: SnapshotJobs) -> None:
         while not self._stopping.is_set():
+            begun = time.thread_time()
             try:
                 self._turn(jobs)
             except Exception as error:  # a full disk; and a bug of ours must not end all snapshots
@@ -176,7 +177,7 @@ class Snapshots:
                     self._stopping.wait(_FIRST_PAUSE_S)
             # A slice that is done wakes it too: what it has to look for itself is the connector's lag, and the rate.
             goes_on = any(run.snapshot.waiting is None for run in list(self._runs.values()))
-            self._changed.wait(_TURN_S if goes_on else _IDLE_S)
+            self._changed.wait(_TURN_S if goes_on else turn_pause(time.thread_time() - begun, _IDLE_S))
             self._changed.clear()
         self._publishing.disconnect()
         self._tables.close()
