@@ -93,9 +93,13 @@ class ChaosCluster:
         """Return properties of each connector: where Cassandra and the registry are."""
         raise NotImplementedError
 
-    def nodetool(self, *arguments: str, nodes: Sequence[int] = (1, 2, 3)) -> None:
-        """Run nodetool on nodes at once, by their numbers. Raises StackError."""
+    def nodetool(self, *arguments: str, nodes: Sequence[int] = ()) -> None:
+        """Run nodetool on nodes at once, by their numbers; on all if none is given. Raises StackError."""
         raise NotImplementedError
+
+    def repair(self) -> None:
+        """Repair all partitions of the keyspace in full. Raises StackError."""
+        self.nodetool("repair", "-full", KEYSPACE, nodes=[1])
 
     def state_directory(self, agent: str) -> Path:
         """Return where an agent saves its state."""
@@ -106,6 +110,13 @@ class ChaosCluster:
 
     def wait_for_hints(self) -> None:
         """Wait until what replicas missed has come to them, as far as that can be seen."""
+
+    def session_in(self, data_center: int) -> Any:
+        """Return a session, as `session`, whose coordinators are in a data centre, by its number from 1."""
+        return self.session
+
+    def check_connections(self) -> None:
+        """Complain if a worker has a connection to a node outside `cassandra.local.dc`."""
 
     @property
     def replication(self) -> str:

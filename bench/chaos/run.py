@@ -18,7 +18,7 @@ from bench.chaos.cluster import ChaosCluster
 from bench.chaos.compare import Finding
 from bench.chaos.fault_registry import KINDS
 from bench.chaos.history import ExecutedStatement, clock
-from bench.chaos.modes import KEYSPACE, MODES
+from bench.chaos.modes import MODES
 from bench.chaos.plan import Plan, PlannedFault, PlannedStatement
 from bench.chaos.quiet import wait_quiet
 from bench.chaos.random_table import DEFINITIONS
@@ -116,7 +116,7 @@ class ChaosRun:
         for planned in statements:
             if self._is_given_up.wait(max(0.0, started + planned.second - time.monotonic())):
                 return
-            self._execute_until_done(cluster.session, planned)
+            self._execute_until_done(cluster.session_in(planned.data_center), planned)
             if planned.statement.follow_up:
                 self._create_again(cluster, planned)
 
@@ -186,6 +186,7 @@ class ChaosRun:
         """Start again what ended by itself, as systemd or Kubernetes do."""
         while not self._is_over.wait(_SUPERVISION_S):
             cluster.restart_missing_tables()
+            cluster.check_connections()
             for service in cluster.services:
                 if service.process.pid is None and service.name not in self._under_fault:
                     self.result.restarts += 1
@@ -204,7 +205,7 @@ class ChaosRun:
             self.result.findings.append(Finding("-", "not ready", str(error)))
         if any(KINDS[fault.name].loses_hints for fault in self.plan.faults):
             self.say("hints were lost: repair")
-            cluster.nodetool("repair", "-full", KEYSPACE, nodes=[1])
+            cluster.repair()
         ends = [s.sent_at + s.planned.statement.ttl_s + s.planned.statement.offset_us / 1e6 for s in self._with_ttl()]
         time.sleep(max(0.0, max(ends, default=0.0) + 3 - time.time()))
         self.say("waiting until each connector is through its events")
