@@ -204,6 +204,8 @@ def prepare(settings: Settings, index: int, folder: Path, java: Path, jars: Sequ
         "-Dcassandra.ring_delay_ms=100",
         "-Dcassandra.superuser_setup_delay_ms=0",
         "-Dcassandra.shutdown_announce_in_ms=100",
+        # A keyspace that was rebuilt on a node can be rebuilt there again.
+        "-Dcassandra.reset_bootstrap_progress=true",
     ]
     main = "org.apache.cassandra.service.CassandraDaemon"
     return Command([str(java / "bin/java"), *MODULES, *options, main], folder, classpath(jars))
