@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,8 @@ from helenus_stack.stack import Stack
 pytestmark = [pytest.mark.integration, pytest.mark.cluster, pytest.mark.timeout(1200)]
 
 DEFAULT, EACH = "apart.changed", "apart.gated"
+READ = "apart.read"
+"""Its rows are inserted once, at ONE: nobody reads it but the connector."""
 OTHERS = "cassandra2", "cassandra4"
 """The nodes of the data centre that is not read."""
 
@@ -56,12 +59,14 @@ def pipeline(three: Stack, session: Any, directory: Path) -> Iterator[Centers]: 
     session.execute(SCHEMA[0].format(ks="apart"))
     for table in (DEFAULT, EACH):
         session.execute(SCHEMA[1].format(ks="apart", table=table.partition(".")[2]))
+    session.execute(f"CREATE TABLE {READ} (k int PRIMARY KEY, v int) WITH cdc = true")
     try:
         pipeline.start_agents()
-        pipeline.connect(DEFAULT, EACH)
-        local = ",".join(local_addresses(pipeline))
-        for table, more in ((DEFAULT, {}), (EACH, {"gate": "each_quorum"})):
-            own = {**pipeline.connector_properties(table), "cassandra.contact.points": local, **more}
+        pipeline.connect(DEFAULT, READ, EACH)
+        # The driver meets a node of the other data centre first, more often than not.
+        points = ",".join(sorted(pipeline.status.contact_points, key=lambda a: a in local_addresses(pipeline)))
+        for table, more in ((DEFAULT, {}), (READ, {}), (EACH, {"gate": "each_quorum", "gate.timeout.ms": 120_000})):
+            own = {**pipeline.connector_properties(table), "cassandra.contact.points": points, **more}
             write_properties(directory / f"{table}.properties", own)
         pipeline.connector.start().ready()
         yield pipeline
@@ -85,15 +90,35 @@ def local_addresses(pipeline: Centers) -> set[str]:
 
 
 def assert_reads_are_local(pipeline: Centers) -> None:
-    """The worker, with all its processes, has CQL connections to nodes of one data centre, and to no other."""
+    """The worker, with all its processes, has CQL connections to nodes of one data centre alone. One that starts may
+    have to another one for a moment, until the driver knows where its first contact point is.
+    """
     assert pipeline.connector.process is not None
-    hosts = connected_hosts(family(pipeline.connector.process.pid), pipeline.status.cql_port)
-    assert hosts
-    assert hosts <= local_addresses(pipeline)
+    pid, port, local = pipeline.connector.process.pid, pipeline.status.cql_port, local_addresses(pipeline)
+    eventually(lambda: set() < connected_hosts(family(pid), port) <= local, "all connections are local")
 
 
 def records_total(pipeline: Centers, table: str) -> float:
     return pipeline.count(table, "records_total")
+
+
+def local_reads(stack: Stack, node: int, table: str) -> int:
+    """How many partitions of a table a node has read, for itself or for others."""
+    match = re.search(r"Local read count: (\d+)", stack.nodetool("tablestats", table, node=node))
+    assert match
+    return int(match[1])
+
+
+def test_rows_are_read_in_one_data_centre(pipeline: Centers, three: Stack, session: Any) -> None:  # noqa: F811
+    """Its agents report each row before it is read again, so that no read has to ask all replicas."""
+    for k in range(300):
+        session.execute(f"INSERT INTO {READ} (k, v) VALUES ({k}, {k})")
+    eventually(lambda: records_total(pipeline, READ) == 300 and pipeline.is_quiet(READ), "all are published")
+    reads = {node.name: local_reads(three, number, READ) for number, node in enumerate(pipeline.status.nodes, 1)}
+    remote = sum(reads.pop(name) for name in OTHERS)
+    assert sum(reads.values()) >= 300
+    assert remote == 0
+    assert_reads_are_local(pipeline)
 
 
 def test_a_data_centre_is_killed(pipeline: Centers, three: Stack, session: Any) -> None:  # noqa: F811
