@@ -36,7 +36,15 @@ def away_center(cluster: StackCluster, target: str, chance: random.Random) -> It
         cluster.repair()
 
 
-@of_server("rebuild-center", targets=[OTHER_CENTER], seconds=(5, 40), recovery_s=20, loses_hints=True, data_centers=2)
+@of_server(
+    "rebuild-center",
+    targets=[OTHER_CENTER],
+    seconds=(5, 40),
+    recovery_s=20,
+    loses_hints=True,
+    data_centers=2,
+    keeps_schema=True,
+)
 def rebuild_center(cluster: StackCluster, target: str, _: random.Random) -> Iterator[None]:
     """It has no replicas for a while, then gets them from the first one. A rebuild asks one replica of each partition,
     which may have missed what the other has: the repair comes at the end of the run.

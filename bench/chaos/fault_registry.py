@@ -31,11 +31,14 @@ def fault(
     loses_hints: bool = False,
     data_centers: int = 0,
     tokens: int = 0,
+    keeps_schema: bool = False,
 ) -> Callable[[Fault], Fault]:
     """Name a fault, and say what `FaultKind` does."""
 
     def register(function: Fault) -> Fault:
-        KINDS[name] = FaultKind(name, targets, is_of_servers, seconds, recovery_s, loses_hints, data_centers, tokens)
+        KINDS[name] = FaultKind(
+            name, targets, is_of_servers, seconds, recovery_s, loses_hints, data_centers, tokens, keeps_schema
+        )
         BEGINNINGS[name] = contextmanager(function)
         return function
 

@@ -39,6 +39,10 @@ class FaultKind:
     """How many it needs; 0: any number."""
     tokens: int = 0
     """How many tokens each node must have; 0: any number."""
+    keeps_schema: bool = False
+    """No table is altered meanwhile: a node that joins can't read what others stream to it of a column it does not know
+    yet.
+    """
 
 
 @dataclass(frozen=True)

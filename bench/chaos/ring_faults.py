@@ -11,7 +11,7 @@ from bench.chaos.modes import KEYSPACE
 from bench.chaos.stack_cluster import StackCluster
 
 
-@of_server("move-node", targets=[NODE], recovery_s=20, tokens=1)
+@of_server("move-node", targets=[NODE], recovery_s=20, tokens=1, keeps_schema=True)
 def move_node(cluster: StackCluster, target: str, chance: random.Random) -> Iterator[None]:
     cluster.nodetool("move", "--", str(chance.randrange(-(2**63) + 1, 2**63)), nodes=[number_of(target)])
     yield
