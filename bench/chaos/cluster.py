@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
@@ -18,7 +17,7 @@ from cassandra.policies import ConstantReconnectionPolicy, DCAwareRoundRobinPoli
 from cassandra.query import tuple_factory
 
 from bench.chaos.modes import DEFAULTS, KEYSPACE, MODES, Mode
-from bench.chaos.service import Service
+from bench.chaos.service import Service, free_port, write_properties
 from helenus_schemas.cql.table import Table, read_tables
 from helenus_stack.java import spark_java_home
 from helenus_stack.process import stop
@@ -244,16 +243,3 @@ def connect(status: Status, **more: Any) -> Any:
         max_schema_agreement_wait=_AGREEMENT_S,
         **more,
     ).connect()
-
-
-def free_port() -> int:
-    """Return a port of 127.0.0.1 that nobody listens on."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
-def write_properties(path: Path, values: Mapping[str, object]) -> Path:
-    """Write a properties file."""
-    path.write_text("".join(f"{key}={value}\n" for key, value in values.items()))
-    return path

@@ -8,9 +8,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from bench.chaos.cluster import ChaosCluster, connect, free_port, write_properties
+from bench.chaos.cluster import ChaosCluster, connect
 from bench.chaos.modes import KEYSPACE
-from bench.chaos.service import Service
+from bench.chaos.service import Service, free_port, write_properties
 from bench.chaos.topology import OTHER_CENTER, Topology
 from bench.connections import connected_hosts
 from bench.processes import family
