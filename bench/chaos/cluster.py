@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
@@ -18,7 +17,7 @@ from cassandra.policies import ConstantReconnectionPolicy, DCAwareRoundRobinPoli
 from cassandra.query import tuple_factory
 
 from bench.chaos.modes import DEFAULTS, KEYSPACE, MODES, Mode
-from bench.chaos.service import Service
+from bench.chaos.service import Service, free_port, write_properties
 from helenus_schemas.cql.table import Table, read_tables
 from helenus_stack.java import spark_java_home
 from helenus_stack.process import stop
@@ -93,9 +92,13 @@ class ChaosCluster:
         """Return properties of each connector: where Cassandra and the registry are."""
         raise NotImplementedError
 
-    def nodetool(self, *arguments: str, nodes: Sequence[int] = (1, 2, 3)) -> None:
-        """Run nodetool on nodes at once, by their numbers. Raises StackError."""
+    def nodetool(self, *arguments: str, nodes: Sequence[int] = ()) -> None:
+        """Run nodetool on nodes at once, by their numbers; on all if none is given. Raises StackError."""
         raise NotImplementedError
+
+    def repair(self) -> None:
+        """Repair all partitions of the keyspace in full. Raises StackError."""
+        self.nodetool("repair", "-full", KEYSPACE, nodes=[1])
 
     def state_directory(self, agent: str) -> Path:
         """Return where an agent saves its state."""
@@ -106,6 +109,13 @@ class ChaosCluster:
 
     def wait_for_hints(self) -> None:
         """Wait until what replicas missed has come to them, as far as that can be seen."""
+
+    def session_in(self, data_center: int) -> Any:
+        """Return a session, as `session`, whose coordinators are in a data centre, by its number from 1."""
+        return self.session
+
+    def check_connections(self) -> None:
+        """Complain if a worker has a connection to a node outside `cassandra.local.dc`."""
 
     @property
     def replication(self) -> str:
@@ -233,16 +243,3 @@ def connect(status: Status, **more: Any) -> Any:
         max_schema_agreement_wait=_AGREEMENT_S,
         **more,
     ).connect()
-
-
-def free_port() -> int:
-    """Return a port of 127.0.0.1 that nobody listens on."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
-def write_properties(path: Path, values: Mapping[str, object]) -> Path:
-    """Write a properties file."""
-    path.write_text("".join(f"{key}={value}\n" for key, value in values.items()))
-    return path

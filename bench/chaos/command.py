@@ -2,11 +2,13 @@
 
     python -m bench chaos --seed N --minutes M [--faults NAME,…] [--connectors NAME,…] [--workers 2] [--verify]
     python -m bench chaos --seed N --minutes M --shrink
+    python -m bench chaos --seed N --minutes M --data-centers 2 [--racks 2] [--tokens 16] [--agents local]
 
-Three Cassandra nodes with an agent each, Kafka, a registry, and for each mode of a connector a random table. The plan
-is the seed's; only how the servers take it differs between two runs. In the end all processes run, what replicas missed
-is delivered or repaired, and each topic is compared with its table at ALL; the records of a key must be in order, and
-once where that is promised. Exit status 1: there is a difference; each is shown with its key's history.
+Cassandra nodes with an agent each, three if no option says otherwise, Kafka, a registry, and for each mode of a
+connector a random table. The plan is the seed's; only how the servers take it differs between two runs. In the end all
+processes run, what replicas missed is delivered or repaired, and each topic is compared with its table at ALL; the
+records of a key must be in order, and once where that is promised. Exit status 1: there is a difference; each is shown
+with its key's history.
 """
 
 from __future__ import annotations
@@ -24,19 +26,24 @@ from bench.chaos.compare import in_order_of_modes
 from bench.chaos.fault_registry import KINDS
 from bench.chaos.faults import kinds_for, kinds_for_given
 from bench.chaos.given_cluster import GivenCluster, agent_names
-from bench.chaos.modes import MODES
+from bench.chaos.modes import MODES, modes_for
 from bench.chaos.plan import FaultKind, Plan, make_plan
 from bench.chaos.run import ChaosResult, ChaosRun, stamped
 from bench.chaos.shrink import shrink
 from bench.chaos.stack_cluster import StackCluster
+from bench.chaos.topology import Topology, draw_topology
 from helenus_schemas.settings.properties import read_properties
 from helenus_stack.errors import StackError
 
 
 def main() -> None:
     options = parse_options(sys.argv[1:])
-    modes = options.connectors or list(MODES)
-    plan = make_plan(options.seed, options.minutes, fault_kinds(options, modes), modes, options.rate)
+    topology = topology_for(options)
+    modes = options.connectors or modes_for(topology)
+    kinds = fault_kinds(options, modes)
+    plan = make_plan(options.seed, options.minutes, kinds, modes, options.rate, topology.data_centers)
+    if not options.cluster:
+        print(topology)
     show_plan(plan)
     try:
         result = run_once(plan, options)
@@ -62,6 +69,10 @@ def parse_options(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--rate", type=float, default=20, help="statements a second, over all tables")
     parser.add_argument("--faults", type=names_of(KINDS), default=[], metavar="NAME,…", help=", ".join(KINDS))
     parser.add_argument("--connectors", type=names_of(MODES), default=[], metavar="NAME,…", help=", ".join(MODES))
+    parser.add_argument("--data-centers", type=int, choices=(1, 2), default=1, help="2: two nodes in each")
+    parser.add_argument("--racks", type=int, choices=(1, 2), default=1, help="in each data centre")
+    parser.add_argument("--tokens", type=int, choices=(1, 16), default=1, help="of each node; 16: random ones")
+    parser.add_argument("--agents", choices=("all", "local"), default="all", help="local: in one data centre of two")
     parser.add_argument("--workers", type=int, choices=(1, 2), default=1, help="2: a group of group.id")
     parser.add_argument("--verify", action="store_true", help="have helenus-connector verify compare too")
     parser.add_argument("--cluster", type=Path, metavar="FILE", help="a test cluster's properties (given_cluster.py)")
@@ -70,7 +81,18 @@ def parse_options(arguments: list[str]) -> argparse.Namespace:
     options = parser.parse_args(arguments)
     if options.cluster and options.shrink:
         parser.error("--shrink runs many times, on new servers each time: leave out --cluster")
+    if options.cluster and (options.data_centers, options.racks, options.tokens, options.agents) != (1, 1, 1, "all"):
+        parser.error("--cluster says where the nodes are: leave out --data-centers, --racks, --tokens and --agents")
+    if options.agents == "local" and options.data_centers == 1:
+        parser.error("--agents local needs --data-centers 2")
+    if unfit := [name for name in options.connectors if name not in modes_for(topology_for(options))]:
+        parser.error(f"{', '.join(unfit)} needs two data centres with agents in both")
     return options
+
+
+def topology_for(options: argparse.Namespace) -> Topology:
+    """Return where the nodes are, by the options and the seed."""
+    return draw_topology(options.seed, options.data_centers, options.racks, options.tokens, options.agents == "local")
 
 
 def names_of(possible: Collection[str]) -> Callable[[str], list[str]]:
@@ -88,12 +110,12 @@ def names_of(possible: Collection[str]) -> Callable[[str], list[str]]:
 def fault_kinds(options: argparse.Namespace, modes: list[str]) -> list[FaultKind]:
     """Return the kinds of faults that are planned."""
     workers = worker_names(options.workers, modes)
-    if not options.cluster:
-        return kinds_for(options.faults, workers)
-    properties = read_properties(options.cluster)
-    points = properties.get("cassandra.contact.points", "").split(",")
-    nodes = [f"cassandra{number + 1}" for number, _ in enumerate(points)] if properties.get("nodetool") else []
     try:
+        if not options.cluster:
+            return kinds_for(options.faults, workers, topology_for(options))
+        properties = read_properties(options.cluster)
+        points = properties.get("cassandra.contact.points", "").split(",")
+        nodes = [f"cassandra{number + 1}" for number, _ in enumerate(points)] if properties.get("nodetool") else []
         return kinds_for_given(options.faults, workers, agent_names(properties), nodes)
     except ValueError as error:
         sys.exit(f"error: {error}")
@@ -132,7 +154,7 @@ def make_cluster(plan: Plan, directory: Path, options: argparse.Namespace) -> Ch
     """Return the cluster that a plan runs on; it is not entered."""
     if options.cluster:
         return GivenCluster(options.cluster.absolute(), directory, list(plan.tables), options.workers)
-    return StackCluster(directory, list(plan.tables), options.workers)
+    return StackCluster(directory, list(plan.tables), options.workers, topology_for(options))
 
 
 def run_once(plan: Plan, options: argparse.Namespace) -> ChaosResult:

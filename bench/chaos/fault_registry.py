@@ -13,13 +13,10 @@ from functools import partial
 from typing import Any
 
 from bench.chaos.plan import FaultKind
-from bench.chaos.stack_cluster import NODES
 
 Fault = Callable[[Any, str, random.Random], Iterator[None]]
-SERVERS = [f"cassandra{number + 1}" for number in range(NODES)]
-AGENTS = [f"agent{number + 1}" for number in range(NODES)]
-WORKER = "worker"
-"""Stands for the workers that a run has."""
+NODE, NEW_NODE, AGENT, WORKER = "node", "new node", "agent", "worker"
+"""As targets these stand for the nodes that a run has, the further one that may join, its agents and its workers."""
 KINDS: dict[str, FaultKind] = {}
 BEGINNINGS: dict[str, Callable[[Any, str, random.Random], AbstractContextManager[None]]] = {}
 """Of each kind the context that is the fault, on a cluster and its target; the last argument is what it draws from."""
@@ -32,11 +29,16 @@ def fault(
     seconds: tuple[float, float] = (0.0, 0.0),
     recovery_s: float = 5.0,
     loses_hints: bool = False,
+    data_centers: int = 0,
+    tokens: int = 0,
+    keeps_schema: bool = False,
 ) -> Callable[[Fault], Fault]:
     """Name a fault, and say what `FaultKind` does."""
 
     def register(function: Fault) -> Fault:
-        KINDS[name] = FaultKind(name, targets, is_of_servers, seconds, recovery_s, loses_hints)
+        KINDS[name] = FaultKind(
+            name, targets, is_of_servers, seconds, recovery_s, loses_hints, data_centers, tokens, keeps_schema
+        )
         BEGINNINGS[name] = contextmanager(function)
         return function
 
@@ -49,4 +51,4 @@ of_ours = partial(fault, is_of_servers=False)
 
 def number_of(node: str) -> int:
     """Return a node's number, from 1."""
-    return SERVERS.index(node) + 1
+    return int(node.removeprefix("cassandra"))

@@ -7,12 +7,13 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
 
-from bench.chaos import own_faults, ring_faults, server_faults
+from bench.chaos import center_faults, node_faults, own_faults, ring_faults, server_faults
 from bench.chaos.cluster import ChaosCluster
-from bench.chaos.fault_registry import AGENTS, BEGINNINGS, KINDS, SERVERS, WORKER
+from bench.chaos.fault_registry import AGENT, BEGINNINGS, KINDS, NEW_NODE, NODE, WORKER
 from bench.chaos.plan import FaultKind, PlannedFault
+from bench.chaos.topology import Topology
 
-MODULES = own_faults, ring_faults, server_faults
+MODULES = own_faults, server_faults, ring_faults, node_faults, center_faults
 """Where faults are: they have been made once these are imported."""
 ANYWHERE = frozenset(
     "kill-agent restart-agent pause-agent torn-state flipped-state kill-worker restart-worker pause-worker kill-python"
@@ -26,9 +27,20 @@ def begin(cluster: ChaosCluster, fault: PlannedFault) -> AbstractContextManager[
     return BEGINNINGS[fault.name](cluster, fault.target, random.Random(fault.seed))
 
 
-def kinds_for(names: Sequence[str], workers: Sequence[str]) -> list[FaultKind]:
-    """Return the kinds of these names, all if there are none, of servers of our own; a worker's have these targets."""
-    return [_aim(KINDS[name], workers, AGENTS, SERVERS) for name in names or KINDS]
+def kinds_for(names: Sequence[str], workers: Sequence[str], topology: Topology) -> list[FaultKind]:
+    """Return the kinds of these names, of servers of our own; a worker's have these targets. If there are no names, all
+    that fit the topology. Raises ValueError for a name that does not.
+    """
+    fitting = [name for name, kind in KINDS.items() if _is_fitting(kind, topology)]
+    if unfit := [name for name in names if name not in fitting]:
+        raise ValueError(f"not possible with {topology}: {', '.join(unfit)}")
+    return [
+        _aim(KINDS[name], workers, topology.agents, topology.servers, topology.new_server) for name in names or fitting
+    ]
+
+
+def _is_fitting(kind: FaultKind, topology: Topology) -> bool:
+    return kind.data_centers in (0, topology.data_centers) and kind.tokens in (0, topology.tokens)
 
 
 def kinds_for_given(
@@ -44,8 +56,10 @@ def kinds_for_given(
     return [kind for kind in kinds if kind.targets]
 
 
-def _aim(kind: FaultKind, workers: Sequence[str], agents: Sequence[str], nodes: Sequence[str]) -> FaultKind:
-    for placeholder, targets in ((WORKER, workers), (AGENTS[0], agents), (SERVERS[0], nodes)):
+def _aim(
+    kind: FaultKind, workers: Sequence[str], agents: Sequence[str], nodes: Sequence[str], new_node: str = ""
+) -> FaultKind:
+    for placeholder, targets in ((WORKER, workers), (AGENT, agents), (NODE, nodes), (NEW_NODE, [new_node])):
         if kind.targets[0] == placeholder:
             return replace(kind, targets=targets)
     return kind

@@ -25,9 +25,9 @@ from pathlib import Path
 from cassandra.auth import PlainTextAuthProvider
 from confluent_kafka import Consumer
 
-from bench.chaos.cluster import ChaosCluster, connect, write_properties
+from bench.chaos.cluster import ChaosCluster, connect
 from bench.chaos.modes import KEYSPACE
-from bench.chaos.service import Service
+from bench.chaos.service import Service, write_properties
 from helenus_schemas.settings.properties import read_properties
 from helenus_stack.errors import StackError
 from helenus_stack.status import Status

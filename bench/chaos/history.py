@@ -77,7 +77,7 @@ def clock(seconds: float) -> str:
 
 def _statement_line(statement: ExecutedStatement) -> str:
     outcome = statement.outcome or "acknowledged"
-    level = statement.planned.level
+    level = statement.planned.level + (" elsewhere" if statement.planned.data_center > 1 else "")
     return f"    {clock(statement.sent_at)} statement {statement.planned.number} {level}: {statement.cql} → {outcome}"
 
 

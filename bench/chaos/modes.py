@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from bench.chaos.topology import Topology
+
 KEYSPACE = "chaos"
 _JSON = {
     f"{side}.converter{setting}": value
@@ -32,6 +34,8 @@ class Mode:
     """A sink that ignores delete markers and TTLs has the table's rows. Its worker is of no group."""
     kinds: frozenset[str] | None = None
     """The kinds of statements that its table is written with; None: all."""
+    data_centers: int = 1
+    """It is for so many or more, with agents in all."""
 
     @property
     def table(self) -> str:
@@ -65,9 +69,16 @@ MODES = {
             has_state=True,
         ),
         Mode("gate", {"gate": "local_quorum", "gate.timeout.ms": "60000"}),
+        Mode("gate-each", {"gate": "each_quorum", "gate.timeout.ms": "60000"}, data_centers=2),
         Mode("once", {**_ONCE, "settle.min.age.ms": "60000"}, is_once=True, kinds=_CONFIRMED),
         Mode("once-none", {**_ENVELOPES, **_ONCE}, has_cells=True, is_change=True, is_once=True, kinds=_MERGED),
     )
 }
 DEFAULTS = {"settle.min.age.ms": "5000", "snapshot.mode": "never"}
 """`settle.min.age.ms` is far above any write here. What no read can prove is believed after ten times as long."""
+
+
+def modes_for(topology: Topology) -> list[str]:
+    """Return the names of the modes that a cluster may have."""
+    data_centers = 1 if topology.has_local_agents else topology.data_centers
+    return [mode.name for mode in MODES.values() if mode.data_centers <= data_centers]

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from helenus_stack import cassandra
+from helenus_stack.errors import StackError
 from helenus_stack.jars import fetch, read_lock
 from helenus_stack.java import java_home
 from helenus_stack.progress import Silent
@@ -39,6 +40,15 @@ def start_new_node(stack: Stack, server: Server, yaml: Mapping[str, object], *op
     *before, main = command.arguments
     arguments = [*before, *options, f"-Dcassandra.ring_delay_ms={_RING_DELAY_MS}", main]
     stack.process(server).start(arguments, command.folder, server.log, command.environment)
+
+
+def host_id(stack: Stack, address: str) -> str:
+    """Return the host id of a node, up or down. Raises StackError for one that the first node does not know."""
+    lines = [line.split() for line in stack.nodetool("status", node=1).splitlines()]
+    for words in lines:
+        if len(words) > 3 and words[1] == address:
+            return words[-2]
+    raise StackError("nodetool status does not show it", address, "see whether it has left")
 
 
 def nodes_up(stack: Stack, node: int = 1) -> list[str]:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from bench.chaos.cluster import ChaosCluster
-from bench.chaos.fault_registry import AGENTS, WORKER, of_ours
+from bench.chaos.fault_registry import AGENT, WORKER, of_ours
 from bench.chaos.stack_cluster import StackCluster
 from bench.relay import Relay
 
@@ -17,21 +17,21 @@ _REFUSAL_S = 60.0
 """In that time an agent says that its state is damaged, and ends; it starts within two seconds on an idle machine."""
 
 
-@of_ours("kill-agent", targets=AGENTS, seconds=(0, 10))
+@of_ours("kill-agent", targets=[AGENT], seconds=(0, 10))
 def kill_agent(cluster: ChaosCluster, target: str, _: random.Random) -> Iterator[None]:
     cluster.service(target).kill()
     yield
     cluster.service(target).start()
 
 
-@of_ours("restart-agent", targets=AGENTS, seconds=(0, 5))
+@of_ours("restart-agent", targets=[AGENT], seconds=(0, 5))
 def restart_agent(cluster: ChaosCluster, target: str, _: random.Random) -> Iterator[None]:
     cluster.service(target).stop()
     yield
     cluster.service(target).start()
 
 
-@of_ours("pause-agent", targets=AGENTS, seconds=(2, 40))
+@of_ours("pause-agent", targets=[AGENT], seconds=(2, 40))
 def pause_agent(cluster: ChaosCluster, target: str, _: random.Random) -> Iterator[None]:
     cluster.service(target).signal_family(signal.SIGSTOP)
     yield
@@ -117,14 +117,14 @@ def damage_state(cluster: ChaosCluster, target: str, damage: Callable[[bytes], b
     file.unlink()
 
 
-@of_ours("torn-state", targets=AGENTS, recovery_s=10)
+@of_ours("torn-state", targets=[AGENT], recovery_s=10)
 def torn_state(cluster: ChaosCluster, target: str, chance: random.Random) -> Iterator[None]:
     damage_state(cluster, target, lambda data: data[: chance.randrange(len(data))])
     yield
     cluster.service(target).start()
 
 
-@of_ours("flipped-state", targets=AGENTS, recovery_s=10)
+@of_ours("flipped-state", targets=[AGENT], recovery_s=10)
 def flipped_state(cluster: ChaosCluster, target: str, chance: random.Random) -> Iterator[None]:
     def flip(data: bytes) -> bytes:
         bit = chance.randrange(len(data) * 8)

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from bench.chaos.modes import KEYSPACE, MODES
-from bench.chaos.random_table import RandomTable, Statement
+from bench.chaos.random_table import DEFINITIONS, RandomTable, Statement
 
 WARM_UP_S = 5.0
 """The first fault comes that much later than the first statement."""
@@ -17,6 +17,8 @@ PATIENT = 0.7
 """The part of faults that meet what is ready: on a slow machine few workers would ever run, else."""
 LEVELS = {"ONE": 5, "LOCAL_QUORUM": 3, "ALL": 1}
 """Consistency levels of writes, and how often each is drawn."""
+ELSEWHERE = 0.3
+"""The part of statements that go to the second data centre, if there is one. What concerns a whole table never does."""
 
 
 @dataclass(frozen=True)
@@ -33,6 +35,14 @@ class FaultKind:
     """How long what it hits needs to be back, about: the next fault of the same side comes later."""
     loses_hints: bool = False
     """What a replica missed it may never get: the tables are repaired before they are compared."""
+    data_centers: int = 0
+    """How many it needs; 0: any number."""
+    tokens: int = 0
+    """How many tokens each node must have; 0: any number."""
+    keeps_schema: bool = False
+    """No table is altered meanwhile: a node that joins can't read what others stream to it of a column it does not know
+    yet.
+    """
 
 
 @dataclass(frozen=True)
@@ -63,6 +73,8 @@ class PlannedStatement:
     mode: str
     level: str
     statement: Statement
+    data_center: int = 1
+    """Its coordinator is there."""
 
 
 @dataclass(frozen=True)
@@ -89,10 +101,16 @@ class Plan:
 
 
 def make_plan(
-    seed: int, minutes: float, kinds: Sequence[FaultKind], modes: Sequence[str] = tuple(MODES), rate: float = 20.0
+    seed: int,
+    minutes: float,
+    kinds: Sequence[FaultKind],
+    modes: Sequence[str],
+    rate: float = 20.0,
+    data_centers: int = 1,
 ) -> Plan:
     """Plan so many minutes of `rate` statements a second over all modes' tables, and faults of these kinds."""
     chance = random.Random(seed)
+    place_chance = random.Random(f"{seed} data centres")  # of its own: the rest is as in one data centre
     tables = {
         name: RandomTable(
             KEYSPACE,
@@ -109,7 +127,8 @@ def make_plan(
         mode = chance.choice(list(modes))
         level = chance.choices(list(LEVELS), list(LEVELS.values()))[0]
         statement = tables[mode].statement(MODES[mode].kinds)
-        statements.append(PlannedStatement(number / rate, number, mode, level, statement))
+        is_elsewhere = data_centers > 1 and place_chance.random() < ELSEWHERE and statement.kind not in DEFINITIONS
+        statements.append(PlannedStatement(number / rate, number, mode, level, statement, 1 + is_elsewhere))
     faults = _plan_faults(chance, minutes * 60, kinds)
     return Plan(seed, minutes, creates, statements, faults)
 

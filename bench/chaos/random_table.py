@@ -63,6 +63,8 @@ KINDS = {
 """Kinds of statements, and how often each is drawn."""
 DEFINITIONS = frozenset({"truncate", "recreate", "add", "drop"})
 """Kinds that concern the whole table."""
+ALTERATIONS = DEFINITIONS - {"truncate"}
+"""Of these, those that change its definition."""
 _PAST_US, _FUTURE_US = 3_600_000_000, 20_000_000
 
 

@@ -6,7 +6,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing, suppress
+from contextlib import closing, nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -18,10 +18,10 @@ from bench.chaos.cluster import ChaosCluster
 from bench.chaos.compare import Finding
 from bench.chaos.fault_registry import KINDS
 from bench.chaos.history import ExecutedStatement, clock
-from bench.chaos.modes import KEYSPACE, MODES
+from bench.chaos.modes import MODES
 from bench.chaos.plan import Plan, PlannedFault, PlannedStatement
 from bench.chaos.quiet import wait_quiet
-from bench.chaos.random_table import DEFINITIONS
+from bench.chaos.random_table import ALTERATIONS, DEFINITIONS
 from bench.chaos.topic import check_topic
 from helenus_stack.readers import reader
 
@@ -75,6 +75,8 @@ class ChaosRun:
         self._is_over = threading.Event()
         self._is_given_up = threading.Event()
         self._under_fault: set[str] = set()
+        self._schema_lock = threading.Lock()
+        """Held while tables are altered, and while no table may be."""
 
     def execute(self) -> ChaosResult:
         """Start all, do what is planned, and compare. Raises StackError and TimeoutError if servers do not start."""
@@ -116,9 +118,13 @@ class ChaosRun:
         for planned in statements:
             if self._is_given_up.wait(max(0.0, started + planned.second - time.monotonic())):
                 return
-            self._execute_until_done(cluster.session, planned)
-            if planned.statement.follow_up:
-                self._create_again(cluster, planned)
+            if planned.statement.kind not in ALTERATIONS:
+                self._execute_until_done(cluster.session_in(planned.data_center), planned)
+                continue
+            with self._schema_lock:
+                self._execute_until_done(cluster.session, planned)
+                if planned.statement.follow_up:
+                    self._create_again(cluster, planned)
 
     def _create_again(self, cluster: ChaosCluster, planned: PlannedStatement) -> None:
         """Create a table that was dropped, until it is there: a node that does not know of the DROP creates none."""
@@ -172,7 +178,8 @@ class ChaosRun:
             happened = planned.line_at(time.monotonic() - started)
             self._under_fault.add(planned.target)
             try:
-                with faults.begin(cluster, planned):
+                schema_lock = self._schema_lock if KINDS[planned.name].keeps_schema else nullcontext()
+                with schema_lock, faults.begin(cluster, planned):
                     self._is_given_up.wait(planned.lasting_s)
             except Exception as error:
                 happened += f" ({type(error).__name__}: {str(error)[:200]})"
@@ -186,6 +193,7 @@ class ChaosRun:
         """Start again what ended by itself, as systemd or Kubernetes do."""
         while not self._is_over.wait(_SUPERVISION_S):
             cluster.restart_missing_tables()
+            cluster.check_connections()
             for service in cluster.services:
                 if service.process.pid is None and service.name not in self._under_fault:
                     self.result.restarts += 1
@@ -204,7 +212,7 @@ class ChaosRun:
             self.result.findings.append(Finding("-", "not ready", str(error)))
         if any(KINDS[fault.name].loses_hints for fault in self.plan.faults):
             self.say("hints were lost: repair")
-            cluster.nodetool("repair", "-full", KEYSPACE, nodes=[1])
+            cluster.repair()
         ends = [s.sent_at + s.planned.statement.ttl_s + s.planned.statement.offset_us / 1e6 for s in self._with_ttl()]
         time.sleep(max(0.0, max(ends, default=0.0) + 3 - time.time()))
         self.say("waiting until each connector is through its events")

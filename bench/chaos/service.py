@@ -6,6 +6,7 @@ import json
 import os
 import re
 import signal
+import socket
 import sys
 import urllib.error
 import urllib.request
@@ -118,3 +119,16 @@ def _signal(pids: Sequence[int], number: signal.Signals) -> None:
     for pid in pids:
         with suppress(ProcessLookupError):
             os.kill(pid, number)
+
+
+def free_port() -> int:
+    """Return a port of 127.0.0.1 that nobody listens on."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def write_properties(path: Path, values: Mapping[str, object]) -> Path:
+    """Write a properties file."""
+    path.write_text("".join(f"{key}={value}\n" for key, value in values.items()))
+    return path

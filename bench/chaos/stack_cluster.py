@@ -1,13 +1,19 @@
-"""Servers of our own: three Cassandra nodes with an agent each, Kafka behind relays, and a registry."""
+"""Servers of our own: Cassandra nodes with their agents, Kafka behind relays, and a registry."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
-from bench.chaos.cluster import ChaosCluster, connect, free_port, write_properties
+from bench.chaos.cluster import ChaosCluster, connect
 from bench.chaos.modes import KEYSPACE
-from bench.chaos.service import Service
+from bench.chaos.service import Service, free_port, write_properties
+from bench.chaos.topology import OTHER_CENTER, Topology
+from bench.connections import connected_hosts
+from bench.processes import family
 from bench.relay import Relay
 from helenus_stack import kafka
 from helenus_stack.errors import StackError
@@ -15,7 +21,6 @@ from helenus_stack.process import stop
 from helenus_stack.stack import Stack
 from helenus_stack.status import NodeStatus
 
-NODES = 3
 _YAML = {
     "commitlog_segment_size": "4MiB",
     "cdc_total_space": "512MiB",
@@ -23,6 +28,7 @@ _YAML = {
     "write_request_timeout": "2000ms",
     "hints_flush_period": "500ms",
 }
+_RANDOM_TOKENS = {"num_tokens": 16, "initial_token": None}
 
 
 class StackCluster(ChaosCluster):
@@ -32,21 +38,66 @@ class StackCluster(ChaosCluster):
     worker_relay: Relay
     agent_relay: Relay
 
+    def __init__(
+        self, directory: Path, modes: Sequence[str], workers: int = 1, topology: Topology | None = None
+    ) -> None:
+        super().__init__(directory, modes, workers)
+        self.topology = topology or Topology()
+        self._remote_session: Any = None
+
     def _open(self) -> None:
-        # One after the other: few cores have enough to do with three nodes that start.
-        directory = self.directory / "stack"
+        # One after the other: few cores have enough to do with nodes that start.
+        topology, yaml = self.topology, {**_YAML, "cdc_on_repair_enabled": self.topology.logs_repairs}
         self.stack = self._exit.enter_context(
-            Stack(directory, only=["kafka", "registry"], nodes=NODES, log="kafka", brief=False, cassandra_yaml=_YAML)
+            Stack(
+                self.directory / "stack",
+                only=["kafka", "registry"],
+                nodes=topology.nodes,
+                data_centers=topology.data_centers,
+                racks=topology.racks,
+                log="kafka",
+                brief=False,
+                cassandra_yaml=yaml if topology.tokens == 1 else {**yaml, **_RANDOM_TOKENS},
+            )
         )
         self._put_relays_before_kafka()
         self.stack.up("cassandra")
         self.status = self.stack.status()
         self.session = connect(self.status)
         self._exit.callback(self.session.cluster.shutdown)
+        if topology.data_centers > 1:
+            self._remote_session = connect(replace(self.status, local_dc=OTHER_CENTER))
+            self._exit.callback(self._remote_session.cluster.shutdown)
 
-    def nodetool(self, *arguments: str, nodes: Sequence[int] = (1, 2, 3)) -> None:
+    @property
+    def replication(self) -> str:
+        return self.topology.replication()
+
+    def session_in(self, data_center: int) -> Any:
+        return self.session if data_center == 1 else self._remote_session
+
+    def alter_keyspace(self, replication: str) -> None:
+        """Give the keyspace another replication."""
+        self.session.execute(f"ALTER KEYSPACE {KEYSPACE} WITH replication = {replication}", timeout=60)
+
+    def nodetool(self, *arguments: str, nodes: Sequence[int] = ()) -> None:
         with ThreadPoolExecutor() as pool:
-            list(pool.map(lambda node: self.stack.nodetool(*arguments, node=node), nodes))
+            numbers = nodes or range(1, self.topology.nodes + 1)
+            list(pool.map(lambda node: self.stack.nodetool(*arguments, node=node), numbers))
+
+    def repair(self, nodes: Sequence[int] = ()) -> None:
+        """As the base class says, or what these nodes hold, one node after the other."""
+        for node in nodes or self.topology.repaired_nodes:
+            self.stack.nodetool("repair", "-full", KEYSPACE, node=node)
+
+    def check_connections(self) -> None:
+        remote = {node.address for node in self.status.nodes if node.data_center != self.status.local_dc}
+        for worker in self.workers if remote else ():
+            if (pid := worker.process.pid) is not None:
+                hosts = connected_hosts(family(pid), self.status.cql_port) & remote
+                complaint = f"{worker.name} has connections to {', '.join(sorted(hosts))}"
+                if hosts and complaint not in self.complaints:
+                    self.complaints.append(complaint)
 
     def kill_server(self, name: str) -> None:
         """Kill a server at once, also while another one starts."""
@@ -84,7 +135,7 @@ class StackCluster(ChaosCluster):
         Stack(self.stack.directory, kafka_properties=more).start("kafka")
 
     def _make_agents(self) -> list[Service]:
-        return [self.make_agent(node) for node in self.status.nodes]
+        return [agent for agent in map(self.make_agent, self.status.nodes) if agent.name in self.topology.agents]
 
     def make_agent(self, node: NodeStatus) -> Service:
         """Return the agent of a node; it is not started."""
@@ -112,8 +163,12 @@ class StackCluster(ChaosCluster):
 
     def _connector_properties(self) -> Mapping[str, object]:
         return {
-            "cassandra.contact.points": ",".join(self.status.contact_points),
+            "cassandra.contact.points": ",".join(self._local_addresses),
             "cassandra.port": self.status.cql_port,
             "cassandra.local.dc": self.status.local_dc,
             "value.converter.schema.registry.url": self.status.registry_url,
         }
+
+    @property
+    def _local_addresses(self) -> list[str]:
+        return [node.address for node in self.status.nodes if node.data_center == self.status.local_dc]

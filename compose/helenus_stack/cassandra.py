@@ -125,13 +125,14 @@ def servers(settings: Settings, directory: Path) -> list[Server]:
 def configuration(settings: Settings, index: int, folder: Path) -> dict[str, object]:
     """The content of a node's cassandra.yaml."""
     address = settings.addresses[index]
+    is_placed = settings.data_centers > 1 or settings.racks > 1
     # Before 4.0 all nodes have one port, and a seed is an address alone.
     port = "" if version(settings).patched else f":{settings.storage_port}"
     return {
         "cluster_name": "helenus",
-        # One token each, evenly spaced. Every node is a seed: all may start at once.
+        # One token each. Every node is a seed: all may start at once.
         "num_tokens": 1,
-        "initial_token": str(-(2**63) + index * 2**64 // settings.nodes),
+        "initial_token": str(settings.token(index)),
         "auto_bootstrap": False,
         "seed_provider": [
             {
@@ -140,7 +141,7 @@ def configuration(settings: Settings, index: int, folder: Path) -> dict[str, obj
             }
         ],
         "partitioner": "org.apache.cassandra.dht.Murmur3Partitioner",
-        "endpoint_snitch": "SimpleSnitch" if settings.data_centers == 1 else "GossipingPropertyFileSnitch",
+        "endpoint_snitch": "GossipingPropertyFileSnitch" if is_placed else "SimpleSnitch",
         "listen_address": address,
         "storage_port": settings.storage_port,
         "rpc_address": address,
@@ -180,7 +181,7 @@ def prepare(settings: Settings, index: int, folder: Path, java: Path, jars: Sequ
     write_atomically(folder / YAML, json.dumps(configuration(settings, index, folder), indent=2) + "\n")
     write_atomically(folder / "logback.xml", (resources.files("helenus_stack") / "logback.xml").read_text())
     rackdc_file = folder / "cassandra-rackdc.properties"
-    write_atomically(rackdc_file, f"dc={settings.data_center(index)}\nrack=rack1\n")
+    write_atomically(rackdc_file, f"dc={settings.data_center(index)}\nrack={settings.rack(index)}\n")
     jamm = next(jar for jar in jars if jar.name.startswith("jamm-"))
     options = [
         f"-Xms{settings.heap}",
@@ -203,6 +204,8 @@ def prepare(settings: Settings, index: int, folder: Path, java: Path, jars: Sequ
         "-Dcassandra.ring_delay_ms=100",
         "-Dcassandra.superuser_setup_delay_ms=0",
         "-Dcassandra.shutdown_announce_in_ms=100",
+        # A keyspace that was rebuilt on a node can be rebuilt there again.
+        "-Dcassandra.reset_bootstrap_progress=true",
     ]
     main = "org.apache.cassandra.service.CassandraDaemon"
     return Command([str(java / "bin/java"), *MODULES, *options, main], folder, classpath(jars))

@@ -91,7 +91,7 @@ def _heap(_ctx: click.Context, _parameter: click.Parameter, value: str | None) -
 @main.command()
 @directory_option
 @click.argument("servers", nargs=-1, metavar="[SERVER]...")
-@click.option("--nodes", type=click.IntRange(1, 3), help="Cassandra nodes.  [default: 1]")
+@click.option("--nodes", type=click.IntRange(1, 4), help="Cassandra nodes.  [default: 1]")
 @click.option("--cassandra", type=click.Choice(list(cassandra.VERSIONS)), help="Its version.  [default: 5.0]")
 @click.option("--kafka", type=click.Choice(list(kafka.VERSIONS)), help="Its version.  [default: 4.3]")
 @click.option("--pulsar", type=click.Choice(list(pulsar.VERSIONS)), help="Its version.  [default: 4.0]")

@@ -11,7 +11,7 @@ from typing import Any, Literal, TypeVar
 from helenus_stack.errors import StackError
 from helenus_stack.files import write_atomically
 
-_FIXED = ("nodes", "data_centers", "cassandra", "kafka", "pulsar", "secure", "log")
+_FIXED = ("nodes", "data_centers", "racks", "cassandra", "kafka", "pulsar", "secure", "log")
 """What is in the data of a stack and can't be changed."""
 _TRIED = ("heap", "brief", "cassandra_yaml", "kafka_properties", "pulsar_properties")
 """What may keep a server from starting."""
@@ -23,8 +23,8 @@ Override = str | int | float | bool | None | Mapping[str, object]
 
 @dataclass(frozen=True)
 class Settings:
-    """One stack: 1 to 3 Cassandra nodes and a `log`; if wanted, `connect` and `postgres`. With several `data_centers`
-    the nodes are in them in turns.
+    """One stack: 1 to 4 Cassandra nodes and a `log`; if wanted, `connect` and `postgres`. With several `data_centers`
+    the nodes are in them in turns, and with several `racks` the nodes of a data centre in these.
 
     The log is `kafka`, a broker and a schema registry, or `pulsar`, which is one itself, or `both`.
 
@@ -37,6 +37,7 @@ class Settings:
 
     nodes: int = 1
     data_centers: int = 1
+    racks: int = 1
     cassandra: str = "5.0"
     kafka: str = "4.3"
     pulsar: str = "4.0"
@@ -59,6 +60,16 @@ class Settings:
     def data_center(self, index: int) -> str:
         """Where the node `index` (from 0) is. The first one is named as Cassandra names the only one."""
         return f"datacenter{index % self.data_centers + 1}"
+
+    def rack(self, index: int) -> str:
+        """The rack, within its data centre, of the node `index` (from 0)."""
+        return f"rack{index // self.data_centers % self.racks + 1}"
+
+    def token(self, index: int) -> int:
+        """The token of the node `index` (from 0): the nodes of each data centre have them evenly spaced."""
+        number, data_center = divmod(index, self.data_centers)
+        nodes = len(range(data_center, self.nodes, self.data_centers))
+        return -(2**63) + number * 2**64 // nodes + data_center  # no two nodes have the same
 
     @property
     def has_kafka(self) -> bool:

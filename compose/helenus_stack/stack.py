@@ -66,6 +66,7 @@ class Stack:
         only: Sequence[str] = (),
         nodes: int | None = None,
         data_centers: int | None = None,
+        racks: int | None = None,
         cassandra: str | None = None,
         kafka: str | None = None,
         pulsar: str | None = None,
@@ -88,6 +89,7 @@ class Stack:
         self._given = {
             "nodes": nodes,
             "data_centers": data_centers,
+            "racks": racks,
             "cassandra": cassandra,
             "kafka": kafka,
             "pulsar": pulsar,

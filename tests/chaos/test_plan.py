@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import pairwise
 
 import pytest
@@ -27,6 +28,14 @@ def test_a_seed_gives_the_same_plan() -> None:
     assert plan(1) == plan(1)
     assert plan(1).to_json() != plan(2).to_json()
     assert json.loads(plan(1).to_json())["seed"] == 1
+
+
+def test_some_statements_go_to_the_second_data_centre() -> None:
+    local, spread = plan(2).statements, make_plan(2, 2, FAULTS, tuple(MODES), data_centers=2).statements
+    assert [replace(s, data_center=1) for s in spread] == local
+    assert {s.data_center for s in local} == {1}
+    assert 0.2 < sum(s.data_center == 2 for s in spread) / len(spread) < 0.4
+    assert {s.data_center for s in spread if not s.statement.partition} == {1}, "a whole table's"
 
 
 def test_every_kind_of_statement_comes_where_its_mode_has_it() -> None:

@@ -1,4 +1,4 @@
-"""`python -m bench chaos`, two minutes of it: every mode of a connector, every fault that a run so short meets."""
+"""`python -m bench chaos`, some minutes of it: every mode of a connector, every fault that a run so short meets."""
 
 from __future__ import annotations
 
@@ -20,8 +20,27 @@ OPEN_FAULT = "and a node logged it twice"
 
 def test_two_minutes_of_chaos(tmp_path: Path) -> None:
     """Run again with HELENUS_SEED as a failure shows it; another one has other faults."""
-    command = [sys.executable, "-m", "bench", "chaos", "--seed", SEED, "--minutes", "2", "--keep", str(tmp_path)]
-    output = tmp_path / "output"
+    run_chaos(tmp_path, "--minutes", "2")
+
+
+def test_two_data_centres(tmp_path: Path) -> None:
+    """The one that no connector reads is away, and leaves and is built anew."""
+    modes, faults = "reread,none,state-rows,gate,gate-each", ("away-center", "rebuild-center")
+    services = "kill-agent,kill-worker,pause-worker"
+    text = run_chaos(
+        tmp_path,
+        *("--minutes", "3", "--data-centers", "2"),
+        *("--connectors", modes, "--faults", f"{','.join(faults)},{services}"),
+    )
+    for fault in faults:
+        assert f"s  {fault} datacenter2" in text.partition("faults begin")[2], text[-10_000:]
+        assert f"{fault} failed" not in text, text[-10_000:]
+
+
+def run_chaos(directory: Path, *options: str) -> str:
+    """Run it, and return its output when it has found no difference."""
+    command = [sys.executable, "-m", "bench", "chaos", "--seed", SEED, "--keep", str(directory), *options]
+    output = directory / "output"
     with output.open("w") as file:
         process = subprocess.Popen(command, cwd=ROOT, stdout=file, stderr=file, stdin=subprocess.DEVNULL)
         try:
@@ -34,3 +53,4 @@ def test_two_minutes_of_chaos(tmp_path: Path) -> None:
     differences = [line for line in text.splitlines() if line.startswith("DIFFERENCE ")]
     assert bool(differences) == bool(status), text[-10_000:]
     assert not [line for line in differences if not line.endswith(OPEN_FAULT)], text[-10_000:]
+    return text

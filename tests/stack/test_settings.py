@@ -30,6 +30,20 @@ def test_nodes_share_the_ring_evenly(tmp_path: Path) -> None:
     assert len({str(node["cdc_raw_directory"]) for node in nodes}) == 3
 
 
+def test_nodes_of_data_centres_share_their_rings_and_racks_evenly(tmp_path: Path) -> None:
+    settings = Settings(nodes=4, data_centers=2, racks=2)
+    assert [settings.data_center(i) for i in range(4)] == ["datacenter1", "datacenter2", "datacenter1", "datacenter2"]
+    assert [settings.rack(i) for i in range(4)] == ["rack1", "rack1", "rack2", "rack2"]
+    tokens = [settings.token(i) for i in range(4)]
+    assert len(set(tokens)) == 4
+    assert tokens[2] - tokens[0] == tokens[3] - tokens[1] == 2**63
+    cassandra.prepare(settings, 3, tmp_path / "cassandra4", JAVA, JARS)
+    written = (tmp_path / "cassandra4" / "cassandra-rackdc.properties").read_text()
+    assert written == "dc=datacenter2\nrack=rack2\n"
+    assert cassandra.configuration(settings, 0, tmp_path)["endpoint_snitch"] == "GossipingPropertyFileSnitch"
+    assert cassandra.configuration(Settings(nodes=2), 0, tmp_path)["endpoint_snitch"] == "SimpleSnitch"
+
+
 def test_cassandra_yaml_is_what_agents_read(tmp_path: Path) -> None:
     settings = Settings(port_offset=100, cassandra_yaml={"commitlog_sync_period": "100ms"})
     command = cassandra.prepare(settings, 0, tmp_path / "cassandra1", JAVA, JARS)
@@ -74,7 +88,8 @@ def test_every_listener_is_on_loopback_and_distinct() -> None:
 
 
 def test_stacks_a_hundred_apart_never_meet() -> None:
-    listeners = Settings(nodes=3, log="both", secure=True, connect=True, postgres=True).listeners
+    # One node more than a stack's own may join.
+    listeners = Settings(nodes=5, log="both", secure=True, connect=True, postgres=True).listeners
     numbers = [port for address, port in listeners if address == "127.0.0.1"]
     assert len({port % ports.STEP for port in [*numbers, ports.CLAIM]}) == len(numbers) + 1
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import ssl
 from typing import Any
@@ -109,6 +110,7 @@ def connect(
     except NoHostAvailable as error:
         cluster.shutdown()
         raise _connection_error(settings, error, cluster, where) from None
+    leave_other_data_center(cluster, settings.cassandra_local_dc)
     fit_page_size(session)
     if protocol_handler is not None:
         session.client_protocol_handler = protocol_handler
@@ -137,6 +139,16 @@ def _connection_error(settings: CassandraSettings, error: NoHostAvailable, clust
         elif not settings.cassandra_ssl_certfile:
             reason += "; a node that requires client certificates does so: cassandra.ssl.certfile"
     return HelenusError(Kind.CASSANDRA_UNREACHABLE, f"cannot connect to Cassandra{reason}", where)
+
+
+def leave_other_data_center(cluster: Any, local_dc: str | None) -> None:
+    """Have the driver's control connection end at a node of the local data centre. The driver opens it to any contact
+    point, as it does not know yet where that is, and keeps it.
+    """
+    host = cluster.get_control_connection_host()
+    if local_dc and host is not None and host.datacenter not in (None, local_dc):
+        with contextlib.suppress(NoHostAvailable):  # then the driver itself goes on trying when this one ends
+            cluster.control_connection.connect()
 
 
 def fit_page_size(session: Any) -> None:
