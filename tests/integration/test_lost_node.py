@@ -30,7 +30,7 @@ FIRST, SECOND = range(100), range(1000, 1120)
 
 @pytest.fixture(scope="module")
 def three(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
-    """What a repair streams is not logged: so it is as before 4.1."""
+    """What a repair streams is not logged."""
     yaml = {"commitlog_segment_size": "4MiB", "cdc_total_space": "512MiB", "cdc_on_repair_enabled": False}
     with Stack(tmp_path_factory.mktemp("lost"), nodes=3, brief=False, cassandra_yaml=yaml) as stack:
         yield stack
