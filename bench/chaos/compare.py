@@ -74,6 +74,35 @@ def find_disorder(mode: str, table: Table, records: Iterable[Record]) -> list[Fi
     return findings
 
 
+def without_repeated_batches(records: Iterable[Record]) -> list[Record]:
+    """Return records without those of a batch that was done again after a kill, as docs/guarantees.md has it of
+    `state=rows`: the same ones in the same order, up to the last one. One of them alone is no such batch.
+    """
+    kept: dict[int, list[Record]] = {}
+    remaining: dict[int, list[Record]] = {}
+    for record in records:
+        remaining.setdefault(record.partition, []).append(record)
+    for partition, of_partition in remaining.items():
+        contents = [(record.key, record.value, record.headers) for record in of_partition]
+        once: list[int] = []
+        index = 0
+        while index < len(contents):
+            length = next(
+                (
+                    len(once) - start
+                    for start, first in enumerate(once)
+                    if contents[first] == contents[index]
+                    and [contents[i] for i in once[start:]] == contents[index : index + len(once) - start]
+                ),
+                0,
+            )
+            if not length:
+                once.append(index)
+            index += length or 1
+        kept[partition] = [of_partition[i] for i in once]
+    return [record for of_partition in kept.values() for record in of_partition]
+
+
 def find_repeats(mode: str, table: Table, records: Iterable[Record], relogged: Collection[str] = ()) -> list[Finding]:
     """Return the records that come again for the same change of the same key. Those of digests in `relogged`, which a
     node has logged more than once, say so: that node may have got a hint twice.

@@ -30,6 +30,8 @@ class Mode:
     """Its records are changes, to be merged by write time, in any order; else they are rows, in order."""
     is_once: bool = False
     """A `read_committed` reader gets no record twice."""
+    repeats_batches: bool = False
+    """A batch that is done again after a kill has its records published as they were."""
     has_state: bool = False
     """A sink that ignores delete markers and TTLs has the table's rows. Its worker is of no group."""
     kinds: frozenset[str] | None = None
@@ -66,6 +68,7 @@ MODES = {
             "state-rows",
             {"state": "rows", "query.group": "rows", "snapshot.mode": "initial"},
             has_cells=True,
+            repeats_batches=True,
             has_state=True,
         ),
         Mode("gate", {"gate": "local_quorum", "gate.timeout.ms": "60000"}),

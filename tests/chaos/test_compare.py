@@ -6,7 +6,14 @@ import json
 from typing import Any
 
 from agent.writer import table_of
-from bench.chaos.compare import compare_rows, expired_keys, find_disorder, find_missing, find_repeats
+from bench.chaos.compare import (
+    compare_rows,
+    expired_keys,
+    find_disorder,
+    find_missing,
+    find_repeats,
+    without_repeated_batches,
+)
 from bench.chaos.merge import MergedRows
 
 from helenus_stack.compare import Key, Row, last_records
@@ -71,6 +78,19 @@ def test_an_older_row_after_a_newer_one() -> None:
     assert find_disorder("m", TABLE, in_order) == []
     (finding,) = find_disorder("m", TABLE, [*in_order, record(1, 1, row(seq=1), 3)])
     assert (finding.kind, finding.key) == ("order", (1, 1))
+
+
+def test_a_batch_that_was_published_whole_once_more() -> None:
+    """Twice, even; a part of one, or an old record alone, is none."""
+    first = [record(2, 1, row(seq=1), 0)]
+    batch = [record(1, 1, row(seq=1), 1), record(1, 1, row(seq=5), 2), record(1, 2, None, 3)]
+    after = [record(1, 1, row(seq=6), 9)]
+    assert without_repeated_batches([*first, *batch, *batch, *batch, *after]) == [*first, *batch, *after]
+    assert find_disorder("m", TABLE, without_repeated_batches([*first, *batch, *batch, *after])) == []
+    for wrong in ([*batch, batch[0]], [*batch, *batch[:2]], [*batch, *after, *batch]):
+        assert [f.kind for f in find_disorder("m", TABLE, without_repeated_batches(wrong))] == ["order"] * (
+            1 + (wrong[-3:] == batch)
+        )
 
 
 def test_what_a_truncation_removed_may_be_followed_by_less() -> None:
