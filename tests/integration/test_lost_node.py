@@ -44,10 +44,11 @@ def pipeline(three: Stack, session: Any, directory: Path) -> Iterator[Three]:  #
         session.execute(f"CREATE TABLE {table} (k int PRIMARY KEY, v int) WITH cdc = true")
     try:
         pipeline.start_agents(f"cells.include.list={CELLS}\n")
-        one = {"query.consistency": "LOCAL_ONE", "snapshot.consistency": "LOCAL_ONE"}  # of two replicas, one is lost
+        # Of two replicas one is lost.
+        levels = {"query.consistency": "LOCAL_ONE", "snapshot.consistency": "LOCAL_ONE"}
         pipeline.connect(ORDERS, CELLS)
         for table, more in ((ORDERS, {}), (CELLS, {"resolver": "none", "output.format": "debezium"})):
-            properties = {**pipeline.connector_properties(table), **one, **more}
+            properties = {**pipeline.connector_properties(table), **levels, **more}
             write_properties(directory / f"{table}.properties", properties)
         pipeline.connector.start().ready()
         yield pipeline
