@@ -78,29 +78,31 @@ def without_repeated_batches(records: Iterable[Record]) -> list[Record]:
     """Return records without those of a batch that was done again after a kill, as docs/guarantees.md has it of
     `state=rows`: the same ones in the same order, up to the last one. One of them alone is no such batch.
     """
-    kept: dict[int, list[Record]] = {}
-    remaining: dict[int, list[Record]] = {}
+    by_partition: dict[int, list[Record]] = {}
     for record in records:
-        remaining.setdefault(record.partition, []).append(record)
-    for partition, of_partition in remaining.items():
-        contents = [(record.key, record.value, record.headers) for record in of_partition]
-        once: list[int] = []
-        index = 0
-        while index < len(contents):
-            length = next(
-                (
-                    len(once) - start
-                    for start, first in enumerate(once)
-                    if contents[first] == contents[index]
-                    and [contents[i] for i in once[start:]] == contents[index : index + len(once) - start]
-                ),
-                0,
-            )
-            if not length:
-                once.append(index)
-            index += length or 1
-        kept[partition] = [of_partition[i] for i in once]
-    return [record for of_partition in kept.values() for record in of_partition]
+        by_partition.setdefault(record.partition, []).append(record)
+    return [record for of_partition in by_partition.values() for record in _without_repeated_runs(of_partition)]
+
+
+def _without_repeated_runs(records: Sequence[Record]) -> list[Record]:
+    """Return the records of a partition, of which each run that repeats all from some record up to here is left out."""
+    contents = [(record.key, record.value, record.headers) for record in records]
+    indexes: list[int] = []
+    index = 0
+    while index < len(contents):
+        length = next(
+            (
+                len(indexes) - start
+                for start, first in enumerate(indexes)
+                if contents[first] == contents[index]
+                and [contents[i] for i in indexes[start:]] == contents[index : index + len(indexes) - start]
+            ),
+            0,
+        )
+        if not length:
+            indexes.append(index)
+        index += length or 1
+    return [records[i] for i in indexes]
 
 
 def find_repeats(mode: str, table: Table, records: Iterable[Record], relogged: Collection[str] = ()) -> list[Finding]:
