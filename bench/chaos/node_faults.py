@@ -35,7 +35,7 @@ def join_node(cluster: StackCluster, target: str, chance: random.Random) -> Iter
     stop([cluster.stack.process(_new_server(cluster))], STOP_SECONDS)
     cluster.agents.remove(agent)
     agent.stop()
-    # As docs/failures.md has it, before a disk goes.
+    # As docs/clusters.md has it, before a disk goes.
     drain = [str(Path(sys.executable).with_name("helenus-agent")), "drain", "--offline", *map(str, agent.files)]
     drained = subprocess.run(drain, capture_output=True, text=True)
     if drained.returncode:
