@@ -13,6 +13,7 @@ import urllib.request
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from http.client import HTTPException
 from pathlib import Path
 from typing import Any
 
@@ -73,7 +74,10 @@ class Service:
     def get(self, path: str) -> bytes:
         """Return what it answers over HTTP. Raises OSError."""
         with urllib.request.urlopen(f"http://127.0.0.1:{self.port}{path}", timeout=_TIMEOUT_S) as answer:
-            return bytes(answer.read())
+            try:
+                return bytes(answer.read())
+            except HTTPException as error:  # it was killed while it answered
+                raise OSError(f"the answer ends early: {error!r}") from None
 
     def post(self, path: str, body: object = None) -> None:
         """Ask for something over HTTP. Raises OSError."""
