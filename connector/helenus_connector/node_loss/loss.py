@@ -15,7 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass
 from datetime import datetime, timezone
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 from uuid import UUID
 
 from helenus_connector.config.connector import ConnectorSettings
@@ -119,8 +119,53 @@ def find_losses(worker: WorkerSettings, tables: Sequence[ConnectorSettings], que
 
     Raises HelenusError CONFIG for a node that still reports or is not known, and as the brokers and Cassandra.
     """
-    settings = tables[0]
-    until = query.until or time.time_ns() // 1000
+    settings, until = tables[0], query.until or time.time_ns() // 1000
+    lost = _find_node(settings, query)
+    report = _last_report(worker, tables, lost.host_id, until // 1000)
+    if report is None and not lost.is_member and query.since is None:
+        problem = f"no node {lost.host_id} is in the ring, nor has one sent events that are still there"
+        raise HelenusError(Kind.CONFIG, problem, settings.name, f"correct it, or give --since: {_HOSTS}")
+    if report is not None and query.until is None and (seconds := time.time() - report.timestamp / 1000) < _ALIVE_S:
+        raise _not_lost(lost.host_id, f"its agent sent an event {max(0.0, seconds):.0f} s ago", settings.name)
+    since = query.since if query.since is not None else _unsent_since(report)
+    if since is not None and since >= until:
+        sent, gone = shown_time(since), shown_time(until)
+        problem = f"node {lost.host_id} sent until {sent}, and was lost at {gone}: nothing is missing"
+        raise HelenusError(Kind.CONFIG, problem, settings.name, "correct the times")
+    return [
+        NodeLoss(
+            connector=table.name,
+            table=table.table,
+            node=lost.host_id,
+            data_center=lost.data_center,
+            last_event_at=None if report is None else report.timestamp,
+            since=since,
+            until=until,
+            token_ranges=lost.token_ranges,
+            is_ring_known=lost.is_ring_known,
+            repair="snapshot" if verify_obstacle(table) else "verify",
+        )
+        for table in tables
+        if lost.token_ranges
+    ]
+
+
+class _LostNode(NamedTuple):
+    """A lost node: whether it is still a member of the ring, and the tokens that it, or its successor, has there. All
+    tokens, unless `is_ring_known`.
+    """
+
+    host_id: str
+    is_member: bool
+    data_center: str | None
+    token_ranges: tuple[tuple[int, int], ...]
+    is_ring_known: bool
+
+
+def _find_node(settings: ConnectorSettings, query: LossQuery) -> _LostNode:
+    """Return the node that a query names, by the ring as it is. Raises CONFIG for one that is up, and for a successor
+    that is not in the ring.
+    """
     session = connect(settings, metadata=True)
     try:
         replicas = Replicas(session, settings)
@@ -133,35 +178,11 @@ def find_losses(worker: WorkerSettings, tables: Sequence[ConnectorSettings], que
         if query.replaced_by is not None and owner not in members:
             problem = f"node {owner}, which is to have replaced {node}, is not in the ring"
             raise HelenusError(Kind.CONFIG, problem, settings.name, _HOSTS)
-        ranges = tuple(replicas.token_ranges(owner)) if owner in members else _WHOLE_RING
+        is_known = owner in members
+        ranges = tuple(replicas.token_ranges(owner)) if is_known else _WHOLE_RING
+        return _LostNode(node, node in members, members.get(owner), ranges, is_known)
     finally:
         session.cluster.shutdown()
-    report = _last_report(worker, tables, node, until // 1000)
-    if report is None and node not in members and query.since is None:
-        problem = f"no node {node} is in the ring, nor has one sent events that are still there"
-        raise HelenusError(Kind.CONFIG, problem, settings.name, f"correct it, or give --since: {_HOSTS}")
-    if report is not None and query.until is None and (seconds := time.time() - report.timestamp / 1000) < _ALIVE_S:
-        raise _not_lost(node, f"its agent sent an event {max(0.0, seconds):.0f} s ago", settings.name)
-    since = query.since if query.since is not None else _unsent_since(report)
-    if since is not None and since >= until:
-        problem = f"node {node} sent until {shown_time(since)}, and was lost at {shown_time(until)}: nothing is missing"
-        raise HelenusError(Kind.CONFIG, problem, settings.name, "correct the times")
-    return [
-        NodeLoss(
-            connector=table.name,
-            table=table.table,
-            node=node,
-            data_center=members.get(owner),
-            last_event_at=None if report is None else report.timestamp,
-            since=since,
-            until=until,
-            token_ranges=ranges,
-            is_ring_known=owner in members,
-            repair="snapshot" if verify_obstacle(table) else "verify",
-        )
-        for table in tables
-        if ranges
-    ]
 
 
 def _last_report(
