@@ -325,8 +325,9 @@ def test_markers_whose_rows_were_read(form: dict[str, str]) -> None:
     live = LiveRow(made.codec.encode((K, C)), (K, C), Image((None, None, None, int32(5), None, None), T + 1))
     statics = Image((None, None, None, None, None, b"s"), T)
     marker = made.was_read(statics, scope=Scope.PARTITION)
-    marker.read_rows = lambda _: iter((live,))
+    marker.read_rows, marker.expires = lambda _: iter((live,)), 1_800_000_000
     decoded = made.decoded_records(marker)
+    assert ["expires" in headers for _, _, headers in decoded] == [False, False, True, False], "the static columns' own"
     assert [value and value["op"] for _, value, _ in decoded] == ["d", None, "r", "r"]
     assert ["scope" in headers for _, _, headers in decoded] == [True, False, False, False]
     assert decoded[2][1]["after"]["s"] == "s"

@@ -7,13 +7,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from connector.staged import CLUSTERED, NODE, Staged, int32
+from connector.staged import CLUSTERED, NODE, Staged, int32, table
 
 from helenus_connector.interfaces.image import Image
 from helenus_connector.reread import resolver
 from helenus_connector.testing.cassandra import MemoryReader
 from helenus_schemas.codec.key import Key
-from helenus_schemas.event.change import Change, Origin
+from helenus_schemas.event.change import Change, Origin, Scope
+
+SHARED = table(("a", "int", "partition_key"), ("c", "int", "clustering"), ("s", "int", "static"))
 
 
 class Expiring(MemoryReader):
@@ -25,6 +27,9 @@ class Expiring(MemoryReader):
             yield [(key, image if self.asks_ttl else image._replace(expires=None))]
 
     read_along_ring = read_row_lists
+
+    def read_statics(self, key: Key, consistency: int) -> Image | None:
+        return Image((int32(3), None), 5, expires=2_000_000_000 if self.asks_ttl else None)
 
 
 @pytest.mark.parametrize("origin", [Origin.SNAPSHOT_FIRST, Origin.SNAPSHOT, Origin.REPAIR])
@@ -49,3 +54,17 @@ def test_a_row_that_was_there_before_says_when_it_expires(
     assert expires(snapshot_change, soon) == b"2000000000"
     staged.live[soon] = staged.live[soon]._replace(write_time=7)
     assert expires(changed._replace(digest="2" * 32, write_time=7), soon) == b"2000000000"
+
+
+def test_a_marker_says_when_the_static_columns_that_it_shows_expire(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    staged = Staged(SHARED, tmp_path, monkeypatch)
+    monkeypatch.setattr(resolver, "RowReader", lambda session, table, settings: Expiring({}, table))
+    partition = staged.codec.encode((int32(1), None))
+    static = Change("0" * 32, NODE, scope=Scope.STATIC, write_time=5, expires_at=2_000_000_000)
+    deletion = Change("1" * 32, NODE, scope=Scope.PARTITION, write_time=4)
+    for change in static, deletion:
+        staged.run(change, partition)
+        assert dict(staged.appended[-1].headers)["expires"] == b"2000000000"
+    assert dict(staged.appended[-1].headers)["scope"] == b"partition"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import struct
+import time
 import uuid
 from bisect import bisect_left
 from collections.abc import Callable, Iterable
@@ -18,6 +19,7 @@ from helenus_connector.cassandra_rows import row_reader as reread
 from helenus_connector.cassandra_rows.raw_rows import RowPage
 from helenus_connector.cassandra_rows.row_reader import KeyRefused, RowReader, UnreadReason
 from helenus_connector.config.connector import ConnectorSettings
+from helenus_connector.interfaces.image import Image
 from helenus_connector.testing.cassandra import Answer, Host, MemorySession
 from helenus_schemas.codec.key import Key
 from helenus_schemas.cql.table import Column, Table
@@ -32,6 +34,7 @@ SETTINGS = ConnectorSettings.from_properties(
 )
 K, C = Column("k", parse("bigint"), "partition_key", 0), Column("c", parse("int"), "clustering", 0)
 S, V = Column("s", parse("int"), "static"), Column("v", parse("blob"))
+TTLS = {"v": struct.pack(">i", 1000), "s": struct.pack(">i", 700)}
 _IN = re.compile(r'"?k"? (?:= \?|IN \(([^)]*)\))')
 
 
@@ -110,11 +113,12 @@ class Partitions(MemorySession):
         timed = re.findall(r'WRITETIME\("?(\w+)"?\)', cql)
         for p in partitions:
             static = [struct.pack(">i", self.statics[p]) if p in self.statics else None] if self.of.statics else []
-            ttls: list[bytes | None] = [struct.pack(">i", 1000)] * len(re.findall(r"\bTTL\(", cql))
+            lives = {"s": p in self.statics}
+            ttls = [TTLS[c] if lives.get(c, True) else None for c in re.findall(r'\bTTL\("?(\w+)"?\)', cql)]
             times = [struct.pack(">q", 9 if c == "s" else 5) if c != "s" or p in self.statics else None for c in timed]
             clustering_rows = self.live.get(p, [])
             if "DISTINCT" in cql:
-                rows += [(*key(p), *static, *times)] if clustering_rows or p in self.statics else []
+                rows += [(*key(p), *static, *times, *ttls)] if clustering_rows or p in self.statics else []
                 continue
             if values:
                 clustering_rows = [c for c in clustering_rows if struct.pack(">i", c) == values[0]]
@@ -129,7 +133,7 @@ class Partitions(MemorySession):
                         None,
                         *static,
                         *[t if c == "s" else None for c, t in zip(timed, times, strict=True)],
-                        *[None] * len(ttls),
+                        *[ttl if ttl == TTLS["s"] else None for ttl in ttls],
                     )
                 )
         return rows
@@ -181,6 +185,10 @@ def test_large_rows_after_many_deleted_ones_are_not_answered_at_once() -> None:
     assert session.largest <= 9 << 20
 
 
+def seconds_left(image: Image) -> int | None:
+    return None if image.expires is None else round((image.expires - time.time()) / 100) * 100
+
+
 def scoped(
     session: Partitions, scope_reads: list[tuple[Scope, Key, Any]], reader: RowReader | None = None
 ) -> dict[int, Any]:
@@ -194,11 +202,13 @@ def scoped(
             continue
         statics, rows = answer
         static = None if statics is None or statics.values[-1] is None else number(statics.values[-1])
-        assert static is None or (statics is not None and statics.oldest_write_time() == 9), "their own time"
+        if static is not None and statics is not None:
+            assert statics.oldest_write_time() == 9, "their own time"
+            assert seconds_left(statics) == (700 if reader.asks_ttl else None), "and their own TTL"
         try:
             images = list(rows)
             assert {image.oldest_write_time() for _, image in images} <= {5}
-            assert all((image.expires is not None) == reader.asks_ttl for _, image in images)
+            assert all(seconds_left(image) == (1000 if reader.asks_ttl else None) for _, image in images)
             answers_by_index[index] = static, [number(k[1] or b"") for k, _ in images]
         except HelenusError as error:
             answers_by_index[index] = error
@@ -222,10 +232,12 @@ def test_many_partition_deletes_are_few_statements(asks_ttl: bool) -> None:
     assert session.most_under_way > 1
 
 
-def test_many_static_columns_are_few_statements() -> None:
+@pytest.mark.parametrize("asks_ttl", [True, False])
+def test_many_static_columns_are_few_statements(asks_ttl: bool) -> None:
     session = Partitions(SHARED, {7: [1, 2]})
     session.statics = {7: 70, 8: 80}
     reader = RowReader(session, SHARED, SETTINGS)
+    reader.asks_ttl = asks_ttl
     answers_by_index = scoped(session, [(Scope.STATIC, (*key(n), None), None) for n in range(1000)], reader)
     assert {index: static for index, (static, _) in answers_by_index.items() if static} == {7: 70, 8: 80}
     assert reader.statements <= 12
@@ -238,11 +250,12 @@ def test_static_columns_of_a_table_without_any_are_not_read() -> None:
     assert session.most_under_way == 0
 
 
-@pytest.mark.parametrize("definition", [WIDE, SHARED])
-def test_many_range_deletes_are_read_many_at_once(definition: Table) -> None:
+@pytest.mark.parametrize(("definition", "asks_ttl"), [(WIDE, False), (SHARED, False), (SHARED, True)])
+def test_many_range_deletes_are_read_many_at_once(definition: Table, asks_ttl: bool) -> None:
     session = Partitions(definition, {n: [1, 2] for n in range(0, 1000, 2)})
     session.statics = {5: 50} if definition.statics else {}
     reader = RowReader(session, definition, SETTINGS)
+    reader.asks_ttl = asks_ttl
     bounds = (Bound(True, (struct.pack(">i", 2),)),) * 2
     answers_by_index = scoped(session, [(Scope.RANGE, (*key(n), None), bounds) for n in range(1000)], reader)
     assert list(answers_by_index) == list(range(1000))

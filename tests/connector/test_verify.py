@@ -115,11 +115,18 @@ class Topic:
         made.after, made.expires = after, expires
         self.resolved(made)
 
-    def marker(self, key: Key, scope: Scope, after: Image | None = None, bounds: Bounds | None = None) -> None:
+    def marker(
+        self,
+        key: Key,
+        scope: Scope,
+        after: Image | None = None,
+        bounds: Bounds | None = None,
+        expires: int | None = None,
+    ) -> None:
         """Publish a delete marker; no row lives in its scope."""
         name = b"" if scope is Scope.TABLE else self.codec.encode(key)
         made = ResolvedKey("events", 0, name, key, scope, bounds)
-        made.after, made.read_rows = after, lambda _: iter(())
+        made.after, made.read_rows, made.expires = after, lambda _: iter(()), expires
         self.resolved(made)
 
     def resolved(self, resolved: ResolvedKey) -> None:
@@ -247,6 +254,22 @@ def test_a_row_that_lives_on_is_not_expired(written: int | None, kind: str, monk
     monkeypatch.setattr(_rows, "_reader", lambda job, times: reader if times else None)
     reread = _rows._read_again(_rows.TableRows(topic.job, times=True), [VerifyEntry(*first[2:])])
     assert [r[0] for r in Comparison(topic.job, True).differences(ordered(reread)) if r[0]] == [kind]
+
+
+def test_static_columns_of_a_marker_that_expired(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The marker's time is that of the deletion, and all that it shows is newer: other columns live on."""
+    topic = Topic(table(("v", "int"), ("s", "int static"), ("u", "int static")), {})
+    key, lives_on, other = (int32(1), None), (None, None, int32(2)), (int32(2), int32(1))
+    topic.publish(other, (int32(1), None, None))  # so that the marker is appended a millisecond after the epoch
+    topic.rows[other] = (int32(1), None, None)
+    topic.marker(key, Scope.PARTITION, Image((None, int32(1), int32(2)), 6), expires=1_000_000)
+    topic.statics[key[:1]] = lives_on[1:]
+    (first,) = [r for r in Comparison(topic.job, False).differences(ordered(topic.entries())) if r[0]]
+    reader = MemoryReader({}, topic.table)
+    monkeypatch.setattr(reader, "read_statics", lambda key, consistency: Image(lives_on, 6))
+    monkeypatch.setattr(_rows, "_reader", lambda job, times: reader if times else None)
+    reread = _rows._read_again(_rows.TableRows(topic.job, times=True), [VerifyEntry(*first[2:])])
+    assert [r[0] for r in Comparison(topic.job, True).differences(ordered(reread)) if r[0]] == [EXPIRED]
 
 
 def test_write_times_are_read_of_rows_that_are_looked_at_again_alone(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -40,8 +40,9 @@ class ImageProjection:
         self.asks_ttl = self.saw_ttl = False
         self.timed = self._columns_with_write_time() if times else []
         statics = table.statics if times else ()
-        self._timed_statics = [c for c in statics if not c.type.multicell and c.type.name != "counter"]
-        self._expiring = [c for c in table.regulars if not c.type.multicell and c.type.name != "counter"]
+        self._timed_statics = _single_cells(statics)
+        self._expiring = _single_cells(table.regulars)
+        self._expiring_statics = _single_cells(table.statics)
         self._imaged_columns = self.timed
         self._image_columns = self._timed_columns(self.timed)
         self._statics_timed = TimedColumns.from_columns(
@@ -80,31 +81,38 @@ class ImageProjection:
     def rows(self, raw_rows: Iterable[RawRow]) -> list[Image]:
         if self._imaged_columns is not self.timed:  # MAXWRITETIME was switched off, or on again
             self._imaged_columns, self._image_columns = self.timed, self._timed_columns(self.timed)
-        expires = self._first_expiry if self.asks_ttl else None
+        expires = self._row_expiry if self.asks_ttl else None
         return make_images(raw_rows, self._key_width, self._width, len(self.timed), self._image_columns, expires)
 
     def static_row(self, raw_row: RawRow) -> Image:
         """Make an image of the static columns from a row that has no others."""
         end = self._pk_width + len(self._table.statics)
         values = dict(zip([c.name for c in self._table.statics], raw_row[self._pk_width : end], strict=True))
-        times = raw_row[end:]
-        return Image(
-            tuple(values.get(c.name) for c in self._table.values), newest_write_time(times), times, self._statics_timed
-        )
+        return self._static_image(tuple(values.get(c.name) for c in self._table.values), raw_row[end:])
 
     def static_part(self, raw_row: RawRow) -> Image | None:
         """Make an image of the static columns that a row contains."""
         if not self._table.statics:
             return None
         start, end = self._key_width + len(self._table.regulars), self._width
-        last = len(raw_row) - (len(self._expiring) if self.asks_ttl else 0)
-        times = raw_row[last - len(self._timed_statics) : last]
         values = (*[None] * len(self._table.regulars), *raw_row[start:end])
-        return Image(values, newest_write_time(times), times, self._statics_timed)
+        selected = len(self._timed_statics) + (len(self._expiring_statics + self._expiring) if self.asks_ttl else 0)
+        return self._static_image(values, raw_row[len(raw_row) - selected :])
 
-    def _first_expiry(self, row: RawRow) -> int | None:
-        """Return when the first cell expires by the TTLs of the row, s since the epoch."""
-        ttls = row[len(row) - len(self._expiring) :]
+    def _static_image(self, values: RawRow, selected: RawRow) -> Image:
+        """Make an image of static columns. `selected` begins with their write times, and their TTLs if these are
+        requested.
+        """
+        timed = len(self._timed_statics)
+        times, ttls = selected[:timed], selected[timed : timed + len(self._expiring_statics)]
+        expires = self._first_expiry(ttls) if self.asks_ttl else None
+        return Image(values, newest_write_time(times), times, self._statics_timed, expires)
+
+    def _row_expiry(self, row: RawRow) -> int | None:
+        return self._first_expiry(row[len(row) - len(self._expiring) :])
+
+    def _first_expiry(self, ttls: RawRow) -> int | None:
+        """Return when the first cell expires by the TTLs of some, s since the epoch."""
         if ttls.count(None) == len(ttls):
             return None
         self.saw_ttl = True
@@ -117,7 +125,7 @@ class ImageProjection:
     def _select(self, where: str, is_whole: bool) -> Any:
         columns = [quote(c.name) for c in self._table.primary_key + self._table.values]
         condition = f" WHERE {where}" if where else ""
-        extra_columns = [f"WRITETIME({quote(c.name)})" for c in self._timed_statics] if is_whole else []
+        extra_columns = self._static_extras() if is_whole else []
         extra_columns += [f"TTL({quote(c.name)})" for c in self._expiring if self.asks_ttl]
         while True:
             selected = [*columns, *(expression for _, expression in self.timed), *extra_columns]
@@ -130,9 +138,13 @@ class ImageProjection:
 
     def _select_statics(self, where: str) -> Any:
         columns = [quote(c.name) for c in self._table.partition_key + self._table.statics]
-        times = [f"WRITETIME({quote(c.name)})" for c in self._timed_statics]
-        selected = ", ".join(columns + times)
+        selected = ", ".join(columns + self._static_extras())
         return self._prepared.prepare(f"SELECT DISTINCT {selected} FROM {self._prepared.source} WHERE {where}")
+
+    def _static_extras(self) -> list[str]:
+        """Return what is selected of static columns beside their values: write times, and TTLs if requested."""
+        ttls = [f"TTL({quote(c.name)})" for c in self._expiring_statics if self.asks_ttl]
+        return [*(f"WRITETIME({quote(c.name)})" for c in self._timed_statics), *ttls]
 
     def _columns_with_write_time(self) -> list[tuple[Column, str]]:
         """Return the columns whose write time CQL shows. Before Cassandra 5.0 these have one cell only."""
@@ -148,6 +160,11 @@ class ImageProjection:
             self.shows_all_times, self._probe_at = False, time.monotonic() + _PROBE_AFTER_S
             return single_cell
         return single_cell + multicell
+
+
+def _single_cells(columns: Iterable[Column]) -> list[Column]:
+    """Return the columns of one cell, whose write time and TTL CQL shows in all versions."""
+    return [c for c in columns if not c.type.multicell and c.type.name != "counter"]
 
 
 def _other_columns(columns: Sequence[Column], excluded: Sequence[Column]) -> list[Column]:

@@ -17,7 +17,7 @@ from helenus_connector.interfaces.resolver import ResolverOutcome
 from helenus_connector.reread._evidence import Evidence
 from helenus_connector.reread._key_read import PROVEN, KeyRead
 from helenus_connector.reread._live_rows import LiveRows
-from helenus_connector.reread._row_proofs import set_record_times
+from helenus_connector.reread._row_proofs import first_expiry, set_record_times
 from helenus_connector.reread._unread_keys import UnreadKeys
 from helenus_connector.unconfirmed.unconfirmed_key import PublishedKeys, TopicPartition
 from helenus_schemas.errors import HelenusError, Kind
@@ -85,7 +85,7 @@ class ReadPass:
         if key_read.read_rows is not None:
             # A marker's time is that of the deletion. A newer change of the same partition's static columns may wait
             # with it; by its time, sinks would take rows for deleted that were written between the two.
-            key_read.write_time, key_read.expires = key_read.deleted_at, None
+            key_read.write_time, key_read.expires = key_read.deleted_at, first_expiry(key_read, key_read.after)
             return
         key_read.proof = proof = self.evidence.prove(key_read)
         key_read.is_confirmed = not proof.unproven

@@ -17,6 +17,8 @@ cpdef list prove_row_reads(
 
 cpdef object set_record_times(KeyRead key_read, object image, bint shows_all_times)
 
+cpdef object first_expiry(KeyRead key_read, object image)
+
 @cython.locals(unproven=dict, effect=cython.longlong)
 cdef object prove_row_read(KeyRead key_read, object image, long long min_reporters, object count_replicas)
 

@@ -91,15 +91,20 @@ def prove_row_reads(
 def set_record_times(key_read: KeyRead, image: Image | None, shows_all_times: bool) -> None:
     """Set the times of a row's record: when it was written, and when the first of its cells expires."""
     write_time = key_read.newest
-    key_read.expires = None
     if image is not None:
         of_row = image[_WRITE_TIME]
         # A read may not show the times of columns with many cells; the newest change may be of one.
         if of_row is not None and (write_time is None or shows_all_times or write_time <= of_row):
             write_time = of_row
-        expires, of_row = key_read.first_expires, image[_EXPIRES]
-        key_read.expires = of_row if expires is None or (of_row is not None and of_row < expires) else expires
-    key_read.write_time = write_time
+    key_read.write_time, key_read.expires = write_time, first_expiry(key_read, image)
+
+
+def first_expiry(key_read: KeyRead, image: Image | None) -> int | None:
+    """Return when the first cell of an image expires, by its read and by its changes, s since the epoch."""
+    if image is None:
+        return None
+    of_changes, of_row = key_read.first_expires, image[_EXPIRES]
+    return of_row if of_changes is None or (of_row is not None and of_row < of_changes) else of_changes
 
 
 def prove_row_read(

@@ -155,7 +155,8 @@ class TopicRecords:
             if is_repeated:
                 return
         expires = _number(headers.get("expires"))
-        written = None if expires is None else _number(headers.get("writetime"))
+        # A marker's write time is that of the deletion: older than the static columns that it shows.
+        written = None if expires is None or scope is not None else _number(headers.get("writetime"))
         left_out = headers.get("left_out")
         value_digest = self._digest(message, name, headers, static)
         yield VerifyEntry(

@@ -106,7 +106,7 @@ class EnvelopeShape(ABC):
         if resolved.scope is not _TABLE or not resolved.continues:
             marker = next(rows)
             assert marker is not None
-            yield from self._deletion_records(resolved, marker, source)
+            yield from self._deletion_records(resolved, _without_expiry(marker), source)
             statics = marker.image
             if statics is not None and any(value is not None for value in statics.values):
                 row = self._rows.shaped_row(resolved, statics)
@@ -148,3 +148,13 @@ class EnvelopeShape(ABC):
         if has_tombstone and self._tombstones:
             tombstone = Record(record.key, None, [])
             yield ShapedRecord(tombstone, None, row.key, None, lambda _: tombstone)
+
+
+def _without_expiry(marker: ShapedRecord) -> ShapedRecord:
+    """Return a marker without when its static columns expire: these have an envelope of their own."""
+
+    def strip(record: Record) -> Record:
+        return record._replace(headers=[header for header in record.headers if header[0] != "expires"])
+
+    make = marker.make
+    return marker._replace(record=strip(marker.record), make=lambda image: strip(make(image)))

@@ -102,6 +102,7 @@ class RowShape:
             resolved.key,
             write_time=resolved.write_time,
             event=resolved.event.value if resolved.event else None,
+            expires=resolved.expires,
             bounds=resolved.bounds,
             values=resolved.values,
         )
@@ -170,13 +171,14 @@ class RowShape:
         event: bytes | None = None,
         bounds: Bounds | None = None,
         values: Key = (),
+        expires: int | None = None,
     ) -> Record:
         """Return a delete marker: the rows of this partition, within `bounds` if given, are deleted; those that live
         follow.
 
-        Key and value are those of the partition's static columns, if it has any.
+        Key and value are those of the partition's static columns, if it has any; `expires` is of these.
         """
-        record = self.row(key, image, write_time, event, values=values, op=GONE)
+        record = self.row(key, image, write_time, event, expires, values, op=GONE)
         scope = ("scope", b"partition" if bounds is None else b"range")
         try:
             limits = [(name, self._bound_json(b)) for name, b in zip(("start", "end"), bounds or (), strict=False) if b]
