@@ -84,6 +84,9 @@ class ChaosCluster:
         """Return the agents that this command runs."""
         raise NotImplementedError
 
+    def _make_machines(self) -> None:
+        """Give agents and workers disks and clocks of their own, if faults need them."""
+
     def _worker_properties(self) -> Mapping[str, object]:
         """Return properties of a worker: at least its brokers."""
         raise NotImplementedError
@@ -103,6 +106,14 @@ class ChaosCluster:
     def state_directory(self, agent: str) -> Path:
         """Return where an agent saves its state."""
         return self.directory / f"state-{agent}"
+
+    def checkpoint_directory(self, worker: str) -> Path:
+        """Return a worker's `checkpoint.dir`."""
+        return self.directory / f"checkpoint-{worker}"
+
+    def clock(self, service: str) -> Path:
+        """Return the file that sets the clock of an agent or worker, if it has one of its own."""
+        return self.directory / f"clock-{service}"
 
     def revive_servers(self) -> None:
         """Have each server run that this command started."""
@@ -143,6 +154,7 @@ class ChaosCluster:
             stateful = [mode for mode in self.modes if mode.has_state]
             groups = [(name, stateless) for name, _ in groups] + [("worker-state", stateful)]
         self.workers = [self._make_worker(name, modes) for name, modes in groups if modes]
+        self._make_machines()
         for service in self.services:
             service.start()
         self.wait(
@@ -207,7 +219,7 @@ class ChaosCluster:
         port = free_port()
         group = {"group.id": KEYSPACE} if self._worker_count > 1 and name != "worker-state" else {}
         own = {
-            "checkpoint.dir": self.directory / f"checkpoint-{name}",
+            "checkpoint.dir": self.checkpoint_directory(name),
             "listeners": f"http://127.0.0.1:{port}",
             "startup.timeout.ms": 300_000,
         }

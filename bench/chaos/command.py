@@ -26,6 +26,7 @@ from bench.chaos.compare import in_order_of_modes
 from bench.chaos.fault_registry import KINDS
 from bench.chaos.faults import kinds_for, kinds_for_given
 from bench.chaos.given_cluster import GivenCluster, agent_names
+from bench.chaos.machine_faults import CLOCK_FAULTS, DISK_FAULTS
 from bench.chaos.modes import MODES, modes_for
 from bench.chaos.plan import FaultKind, Plan, make_plan
 from bench.chaos.run import ChaosResult, ChaosRun, stamped
@@ -154,7 +155,9 @@ def make_cluster(plan: Plan, directory: Path, options: argparse.Namespace) -> Ch
     """Return the cluster that a plan runs on; it is not entered."""
     if options.cluster:
         return GivenCluster(options.cluster.absolute(), directory, list(plan.tables), options.workers)
-    return StackCluster(directory, list(plan.tables), options.workers, topology_for(options))
+    names = {fault.name for fault in plan.faults}
+    has_disks, has_clocks = bool(names & DISK_FAULTS), bool(names & CLOCK_FAULTS)
+    return StackCluster(directory, list(plan.tables), options.workers, topology_for(options), has_disks, has_clocks)
 
 
 def run_once(plan: Plan, options: argparse.Namespace) -> ChaosResult:

@@ -7,13 +7,14 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
 
-from bench.chaos import center_faults, node_faults, own_faults, ring_faults, server_faults
+from bench.chaos import center_faults, machine_faults, node_faults, own_faults, ring_faults, server_faults
 from bench.chaos.cluster import ChaosCluster
 from bench.chaos.fault_registry import AGENT, BEGINNINGS, KINDS, NEW_NODE, NODE, WORKER
+from bench.chaos.machine_faults import obstacle
 from bench.chaos.plan import FaultKind, PlannedFault
 from bench.chaos.topology import Topology
 
-MODULES = own_faults, server_faults, ring_faults, node_faults, center_faults
+MODULES = own_faults, machine_faults, server_faults, ring_faults, node_faults, center_faults
 """Where faults are: they have been made once these are imported."""
 ANYWHERE = frozenset(
     "kill-agent restart-agent pause-agent torn-state flipped-state kill-worker restart-worker pause-worker kill-python"
@@ -29,8 +30,10 @@ def begin(cluster: ChaosCluster, fault: PlannedFault) -> AbstractContextManager[
 
 def kinds_for(names: Sequence[str], workers: Sequence[str], topology: Topology) -> list[FaultKind]:
     """Return the kinds of these names, of servers of our own; a worker's have these targets. If there are no names, all
-    that fit the topology. Raises ValueError for a name that does not.
+    that fit the topology, and that this machine can have. Raises ValueError for a name that does not fit.
     """
+    if obstacles := [f"{name} {obstacle(name)}" for name in names if obstacle(name)]:
+        raise ValueError(f"not possible here: {', '.join(obstacles)}")
     fitting = [name for name, kind in KINDS.items() if _is_fitting(kind, topology)]
     if unfit := [name for name in names if name not in fitting]:
         raise ValueError(f"not possible with {topology}: {', '.join(unfit)}")
@@ -40,7 +43,8 @@ def kinds_for(names: Sequence[str], workers: Sequence[str], topology: Topology) 
 
 
 def _is_fitting(kind: FaultKind, topology: Topology) -> bool:
-    return kind.data_centers in (0, topology.data_centers) and kind.tokens in (0, topology.tokens)
+    is_of_topology = kind.data_centers in (0, topology.data_centers) and kind.tokens in (0, topology.tokens)
+    return is_of_topology and obstacle(kind.name) is None
 
 
 def kinds_for_given(

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.chaos.cluster import ChaosCluster, connect
+from bench.chaos.machine import DISK_MB, clock_environment, mount_disk, unmount_disk
 from bench.chaos.modes import KEYSPACE
 from bench.chaos.service import Service, free_port, write_properties
 from bench.chaos.topology import OTHER_CENTER, Topology
@@ -39,10 +40,18 @@ class StackCluster(ChaosCluster):
     agent_relay: Relay
 
     def __init__(
-        self, directory: Path, modes: Sequence[str], workers: int = 1, topology: Topology | None = None
+        self,
+        directory: Path,
+        modes: Sequence[str],
+        workers: int = 1,
+        topology: Topology | None = None,
+        has_disks: bool = False,
+        has_clocks: bool = False,
     ) -> None:
+        """`has_disks` and `has_clocks`: agents and workers have their own."""
         super().__init__(directory, modes, workers)
         self.topology = topology or Topology()
+        self._has_disks, self._has_clocks = has_disks, has_clocks
         self._remote_session: Any = None
 
     def _open(self) -> None:
@@ -138,6 +147,19 @@ class StackCluster(ChaosCluster):
         self.worker_relay, self.agent_relay = relays
         self.stack.stop("kafka")
         Stack(self.stack.directory, kafka_properties=more).start("kafka")
+
+    def _make_machines(self) -> None:
+        if self._has_disks:
+            for service in self.services:
+                is_agent = service in self.agents
+                folder = (self.state_directory if is_agent else self.checkpoint_directory)(service.name)
+                mount_disk(folder, DISK_MB["agent" if is_agent else "worker"])
+                self._exit.callback(unmount_disk, folder)
+        if self._has_clocks:
+            self.agents, self.workers = (
+                [replace(s, environment={**s.environment, **clock_environment(self.clock(s.name))}) for s in services]
+                for services in (self.agents, self.workers)
+            )
 
     def _make_agents(self) -> list[Service]:
         return [agent for agent in map(self.make_agent, self.status.nodes) if agent.name in self.topology.agents]

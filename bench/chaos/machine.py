@@ -1,0 +1,97 @@
+"""What stands for the machines of agents and workers: small disks that can be full, and clocks that can be set.
+
+A small disk is a file system in memory, which takes the right to mount one. A clock is that of libfaketime, which
+shifts what processes take for the time of day, and not the time by which they wait.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import subprocess
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from functools import cache
+from pathlib import Path
+
+DISK_MB = {"agent": 64, "worker": 1024}
+"""The size of the disk of an agent's state, and of a worker's `checkpoint.dir`."""
+_LIBRARIES = (
+    "/usr/lib/x86_64-linux-gnu/faketime/libfaketimeMT.so.1",
+    "/usr/lib/aarch64-linux-gnu/faketime/libfaketimeMT.so.1",
+    "/usr/lib/faketime/libfaketimeMT.so.1",
+    "/usr/lib64/faketime/libfaketimeMT.so.1",
+)
+
+
+@cache
+def can_mount() -> bool:
+    """Return whether this process may mount a file system."""
+    with tempfile.TemporaryDirectory() as folder:
+        if _run_quietly("mount", "-t", "tmpfs", "-o", "size=1m", "helenus-chaos", folder):
+            return _run_quietly("umount", folder)
+    return False
+
+
+def clock_library() -> str | None:
+    """Return where libfaketime is; None if it is not installed."""
+    return next((path for path in _LIBRARIES if Path(path).exists()), None)
+
+
+def mount_disk(folder: Path, size_mb: int) -> None:
+    """Have a folder be a file system of its own. Raises OSError."""
+    folder.mkdir(parents=True, exist_ok=True)
+    if not _run_quietly("mount", "-t", "tmpfs", "-o", f"size={size_mb}m", "helenus-chaos", str(folder)):
+        raise OSError(f"no file system could be mounted on {folder}")
+
+
+def unmount_disk(folder: Path) -> None:
+    """Undo it, also if a process still has files there open."""
+    _run_quietly("umount", "--lazy", str(folder))
+
+
+@contextmanager
+def full_disk(folder: Path) -> Iterator[None]:
+    """Have a disk be full meanwhile."""
+    filler = folder / "filler"
+    try:
+        with filler.open("wb", buffering=0) as file:
+            for size in 1 << 20, 4096:
+                _write_until_full(file.fileno(), bytes(size))
+        yield
+    finally:
+        filler.unlink(missing_ok=True)
+
+
+def clock_environment(clock: Path) -> Mapping[str, str]:
+    """Return the environment of a process whose clock is as a file has it: what is added to the time, in s."""
+    set_clock(clock, 0)
+    return {
+        "LD_PRELOAD": clock_library() or "",
+        "FAKETIME_TIMESTAMP_FILE": str(clock),
+        "FAKETIME_CACHE_DURATION": "1",
+        "FAKETIME_DONT_FAKE_MONOTONIC": "1",
+    }
+
+
+def set_clock(clock: Path, offset_s: int) -> None:
+    """Step a clock, for processes that run with its environment too."""
+    following = clock.with_suffix(".next")
+    following.write_text(f"{offset_s:+d}")
+    following.replace(clock)
+
+
+def _write_until_full(file: int, data: bytes) -> None:
+    try:
+        while True:
+            os.write(file, data)
+    except OSError as error:
+        if error.errno != errno.ENOSPC:
+            raise
+
+
+def _run_quietly(*command: str) -> bool:
+    with suppress(OSError):
+        return subprocess.run(command, capture_output=True).returncode == 0
+    return False
