@@ -122,6 +122,20 @@ def test_a_later_run_of_a_worker_takes_nothing_back(tmp_path: Path, brokers: Bro
     assert first.owns(["events-a"])
 
 
+def test_a_topic_that_left_its_query_comes_back(tmp_path: Path, brokers: Brokers) -> None:
+    """Its connector was moved to another query.group of the same worker, and back."""
+    tasks = [task("a"), task("b")]
+    first = started(tmp_path, *tasks)
+    first.forget_others(["events-b"])
+    started(tmp_path, tasks[0])
+    first.forget_others(["events-a", "events-b"])
+    assert not first.owns(["events-a"])
+    assert first.owns(["events-b"])
+    assert first.claim(tasks, 2) == {}
+    assert first.owns(["events-a"])
+    assert [len(claimed) for claimed, _ in brokers.claims] == [2, 1, 1]
+
+
 def test_who_was_there_before_is_logged_once(tmp_path: Path, brokers: Brokers) -> None:
     started(tmp_path / "first", task("a"), task("b"))
     with capture_logs() as logs:

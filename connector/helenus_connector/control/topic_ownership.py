@@ -164,6 +164,13 @@ class TopicOwnership:
         self._claim_next_at.pop(topic, None)
         self._had.discard(topic)
 
+    def forget_others(self, topics: Iterable[str]) -> None:
+        """Forget all topics but these: their connectors left the query. When one comes back, its records may have been
+        those of another query meanwhile.
+        """
+        for topic in self._had.difference(topics):
+            self.forget(topic)
+
 
 class _KafkaOwnership:
     """Owns the records of events topics by notes of runs, each with its transactional ids."""

@@ -100,10 +100,10 @@ class EventsQuery(QueryRunner):
             tasks = {topic: task for topic, task in tasks.items() if self._has_joined(topic, task)}
             once = {} if self._journal is None else dict(self._journal.topics)
             group_connectors = (c for c in self._connectors.all().values() if c.settings.query_group == self._group)
+            topics = {task.events for connector in group_connectors for task in connector.tasks.values()}
+            self._ownership.forget_others(topics)
             # Before the held positions: so positions of a later epoch are not taken for ones of this.
-            tables = self._held_positions.epochs(
-                task.events for connector in group_connectors for task in connector.tasks.values()
-            )
+            tables = self._held_positions.epochs(topics)
             held_offsets = {
                 topic: offsets for topic, offsets in self._held_positions.offsets().items() if topic in tasks
             }
