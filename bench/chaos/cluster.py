@@ -19,6 +19,7 @@ from cassandra.query import tuple_factory
 from bench.chaos.modes import DEFAULTS, KEYSPACE, MODES, Mode
 from bench.chaos.service import Service, free_port, write_properties
 from helenus_schemas.cql.table import Table, read_tables
+from helenus_stack.errors import StackError
 from helenus_stack.java import spark_java_home
 from helenus_stack.process import stop
 from helenus_stack.progress import Silent
@@ -157,9 +158,13 @@ class ChaosCluster:
         self._make_machines()
         for service in self.services:
             service.start()
-        self.wait(
-            lambda: all(service.is_ready() for service in self.services), "agents and workers are ready", _START_S
-        )
+        self.wait(self._have_services_started, "agents and workers are ready", _START_S)
+
+    def _have_services_started(self) -> bool:
+        for service in self.services:
+            if service.process.pid is None:
+                raise StackError("it ended at its start", service.name, "see the end of its log", service.tail(3))
+        return all(service.is_ready() for service in self.services)
 
     def wait(self, condition: Callable[[], bool], description: str, seconds: float = _PATIENCE_S) -> None:
         """Wait until a condition holds; raises TimeoutError, with the logs' ends."""

@@ -42,7 +42,7 @@ def clock_library() -> str | None:
 def mount_disk(folder: Path, size_mb: int) -> None:
     """Have a folder be a file system of its own. Raises OSError."""
     folder.mkdir(parents=True, exist_ok=True)
-    if not _run_quietly("mount", "-t", "tmpfs", "-o", f"size={size_mb}m", "helenus-chaos", str(folder)):
+    if not _run_quietly("mount", "-t", "tmpfs", "-o", f"mode=700,size={size_mb}m", "helenus-chaos", str(folder)):
         raise OSError(f"no file system could be mounted on {folder}")
 
 
