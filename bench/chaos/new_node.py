@@ -42,9 +42,9 @@ def start_new_node(stack: Stack, server: Server, yaml: Mapping[str, object], *op
     stack.process(server).start(arguments, command.folder, server.log, command.environment)
 
 
-def host_id(stack: Stack, address: str) -> str:
-    """Return the host id of a node, up or down. Raises StackError for one that the first node does not know."""
-    lines = [line.split() for line in stack.nodetool("status", node=1).splitlines()]
+def host_id(stack: Stack, address: str, node: int = 1) -> str:
+    """Return the host id of a node, up or down, as a node has it. Raises StackError for one that it does not know."""
+    lines = [line.split() for line in stack.nodetool("status", node=node).splitlines()]
     for words in lines:
         if len(words) > 3 and words[1] == address:
             return words[-2]

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import random
 import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import replace
+from http import HTTPStatus
 from pathlib import Path
+from urllib.error import HTTPError
 
 from bench.chaos.fault_registry import NEW_NODE, NODE, number_of, of_server
 from bench.chaos.new_node import host_id, nodes_up, start_new_node
@@ -54,6 +58,7 @@ def remove_node(cluster: StackCluster, target: str, chance: random.Random) -> It
     shutil.rmtree(server.folder)
     cluster.wait(lambda: node.address not in nodes_up(cluster.stack), "the others know that it is down")
     cluster.nodetool("removenode", lost, nodes=[1])
+    _have_losses_named(cluster, node=lost)
     cluster.repair()
 
 
@@ -96,6 +101,8 @@ def _replace(cluster: StackCluster, target: str, lost: str, address: str, is_age
     """Have a new node take the place of one that is killed and loses its disk; then a repair."""
     number = number_of(target)
     (server,) = cluster.stack.select([target])
+    other = 1 if number > 1 else 2
+    lost_id = host_id(cluster.stack, lost, other)
     cluster.kill_server(target)
     agent = next((agent for agent in cluster.agents if agent.name == f"agent{number}"), None)
     if agent and is_agent_lost:
@@ -104,12 +111,26 @@ def _replace(cluster: StackCluster, target: str, lost: str, address: str, is_age
         file = agent.files[0]
         file.write_text(file.read_text().replace(f"points={lost}\n", f"points={address}\n"))
         agent.start()
-    other = 1 if number > 1 else 2
     cluster.wait(lambda: lost not in nodes_up(cluster.stack, other), "the others know that it is down")
     yaml = {"listen_address": address, "rpc_address": address}
     start_new_node(cluster.stack, server, yaml, f"-Dcassandra.replace_address_first_boot={lost}")
     cluster.wait(lambda: address in nodes_up(cluster.stack, other), "another node is in its place")
+    _have_losses_named(cluster, node=lost_id, replaced_by=host_id(cluster.stack, address, other))
     cluster.repair(nodes=[number])
+
+
+def _have_losses_named(cluster: StackCluster, **node: str) -> None:
+    """Ask each connector what a lost node may not have sent: there is an answer, if its worker can give one now."""
+    for mode in cluster.modes:
+        with suppress(OSError):
+            try:
+                worker = cluster.leader(mode)
+                path = f"/connectors/{mode.connector}/losses"
+                if worker and not json.loads(worker.post(path, {**node, "dry_run": True}))["losses"]:
+                    cluster.complaints.append(f"{mode.connector} names no loss of {node}")
+            except HTTPError as error:
+                if error.code == HTTPStatus.BAD_REQUEST:
+                    cluster.complaints.append(f"{mode.connector} refuses {node}: {error.read().decode()}")
 
 
 def _new_server(cluster: StackCluster) -> Server:

@@ -79,13 +79,14 @@ class Service:
             except HTTPException as error:  # it was killed while it answered
                 raise OSError(f"the answer ends early: {error!r}") from None
 
-    def post(self, path: str, body: object = None) -> None:
-        """Ask for something over HTTP. Raises OSError."""
+    def post(self, path: str, body: object = None) -> bytes:
+        """Ask for something over HTTP, and return the answer. Raises OSError."""
         data = json.dumps({} if body is None else body).encode()
         request = urllib.request.Request(
             f"http://127.0.0.1:{self.port}{path}", data, {"Content-Type": "application/json"}, method="POST"
         )
-        urllib.request.urlopen(request, timeout=_TIMEOUT_S).close()
+        with urllib.request.urlopen(request, timeout=_TIMEOUT_S) as answer:
+            return bytes(answer.read())
 
     def get_json(self, path: str) -> Any:
         """Return what it answers as JSON. Raises OSError, and ValueError."""
