@@ -1,13 +1,14 @@
 """What stands for the machines of agents and workers: small disks that can be full, and clocks that can be set.
 
-A small disk is a file system in memory, which takes the right to mount one. A clock is that of libfaketime, which
-shifts what processes take for the time of day, and not the time by which they wait.
+A small disk is a file system in memory, which takes the right to mount one. A clock of its own
+is `clock.c`: libfaketime 0.9.10 shifts also what processes wait by, and Python's `time.sleep` fails.
 """
 
 from __future__ import annotations
 
 import errno
 import os
+import shutil
 import subprocess
 import tempfile
 from collections.abc import Iterator, Mapping
@@ -17,12 +18,7 @@ from pathlib import Path
 
 DISK_MB = {"agent": 64, "worker": 1024}
 """The size of the disk of an agent's state, and of a worker's `checkpoint.dir`."""
-_LIBRARIES = (
-    "/usr/lib/x86_64-linux-gnu/faketime/libfaketimeMT.so.1",
-    "/usr/lib/aarch64-linux-gnu/faketime/libfaketimeMT.so.1",
-    "/usr/lib/faketime/libfaketimeMT.so.1",
-    "/usr/lib64/faketime/libfaketimeMT.so.1",
-)
+_CLOCK = Path(__file__).with_name("clock.c")
 
 
 @cache
@@ -34,9 +30,16 @@ def can_mount() -> bool:
     return False
 
 
-def clock_library() -> str | None:
-    """Return where libfaketime is; None if it is not installed."""
-    return next((path for path in _LIBRARIES if Path(path).exists()), None)
+def compiler() -> str | None:
+    """Return the C compiler; None if there is none."""
+    return shutil.which("cc") or shutil.which("gcc")
+
+
+def make_clock_library(folder: Path) -> Path:
+    """Compile what gives processes a clock of their own; returns its path. Raises OSError, and CalledProcessError."""
+    library = folder / "clock.so"
+    subprocess.run([compiler() or "cc", "-O2", "-shared", "-fPIC", "-o", library, _CLOCK], check=True)
+    return library
 
 
 def mount_disk(folder: Path, size_mb: int) -> None:
@@ -64,15 +67,10 @@ def full_disk(folder: Path) -> Iterator[None]:
         filler.unlink(missing_ok=True)
 
 
-def clock_environment(clock: Path) -> Mapping[str, str]:
+def clock_environment(library: Path, clock: Path) -> Mapping[str, str]:
     """Return the environment of a process whose clock is as a file has it: what is added to the time, in s."""
     set_clock(clock, 0)
-    return {
-        "LD_PRELOAD": clock_library() or "",
-        "FAKETIME_TIMESTAMP_FILE": str(clock),
-        "FAKETIME_CACHE_DURATION": "1",
-        "FAKETIME_DONT_FAKE_MONOTONIC": "1",
-    }
+    return {"LD_PRELOAD": str(library), "HELENUS_CLOCK": str(clock)}
 
 
 def set_clock(clock: Path, offset_s: int) -> None:

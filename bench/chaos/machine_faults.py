@@ -9,7 +9,7 @@ from pathlib import Path
 
 from bench.chaos.cluster import ChaosCluster
 from bench.chaos.fault_registry import AGENT, WORKER, number_of, of_ours
-from bench.chaos.machine import can_mount, clock_library, full_disk, set_clock
+from bench.chaos.machine import can_mount, compiler, full_disk, set_clock
 from bench.chaos.stack_cluster import StackCluster
 from helenus_stack.errors import StackError
 
@@ -23,8 +23,8 @@ def obstacle(name: str) -> str | None:
     """Return why this machine can't have a fault; None if it can."""
     if name in DISK_FAULTS and not can_mount():
         return "takes the right to mount a file system"
-    if name in CLOCK_FAULTS and clock_library() is None:
-        return "takes libfaketime"
+    if name in CLOCK_FAULTS and compiler() is None:
+        return "takes a C compiler"
     return None
 
 

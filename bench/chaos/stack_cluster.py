@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.chaos.cluster import ChaosCluster, connect
-from bench.chaos.machine import DISK_MB, clock_environment, mount_disk, unmount_disk
+from bench.chaos.machine import DISK_MB, clock_environment, make_clock_library, mount_disk, unmount_disk
 from bench.chaos.modes import KEYSPACE
 from bench.chaos.service import Service, free_port, write_properties
 from bench.chaos.topology import OTHER_CENTER, Topology
@@ -156,10 +156,13 @@ class StackCluster(ChaosCluster):
                 mount_disk(folder, DISK_MB["agent" if is_agent else "worker"])
                 self._exit.callback(unmount_disk, folder)
         if self._has_clocks:
-            self.agents, self.workers = (
-                [replace(s, environment={**s.environment, **clock_environment(self.clock(s.name))}) for s in services]
-                for services in (self.agents, self.workers)
-            )
+            library = make_clock_library(self.directory)
+
+            def with_clock(service: Service) -> Service:
+                clock = clock_environment(library, self.clock(service.name))
+                return replace(service, environment={**service.environment, **clock})
+
+            self.agents, self.workers = list(map(with_clock, self.agents)), list(map(with_clock, self.workers))
 
     def _make_agents(self) -> list[Service]:
         return [agent for agent in map(self.make_agent, self.status.nodes) if agent.name in self.topology.agents]

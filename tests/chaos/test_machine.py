@@ -15,6 +15,13 @@ from bench.chaos import machine, machine_faults
 from bench.chaos.faults import kinds_for
 from bench.chaos.topology import Topology
 
+_CLOCKS = """
+import datetime, time
+begin = time.monotonic()
+time.sleep(0.01)
+print(time.time(), datetime.datetime.now().timestamp(), time.monotonic() - begin)
+"""
+
 
 @pytest.fixture
 def disk(tmp_path: Path) -> Iterator[Path]:
@@ -34,18 +41,22 @@ def test_a_disk_is_full_to_the_last_byte_and_has_room_again(disk: Path) -> None:
     file.write_bytes(b"{}" * 500_000)
 
 
-@pytest.mark.skipif(machine.clock_library() is None, reason="libfaketime is not installed")
+@pytest.mark.skipif(machine.compiler() is None, reason="no C compiler")
 @pytest.mark.parametrize("offset_s", [-90, 0, 90])
 def test_a_clock_steps_for_its_processes_alone(offset_s: int, tmp_path: Path) -> None:
-    environment = {**os.environ, **machine.clock_environment(tmp_path / "clock")}
+    library = machine.make_clock_library(tmp_path)
+    environment = {**os.environ, **machine.clock_environment(library, tmp_path / "clock")}
     machine.set_clock(tmp_path / "clock", offset_s)
-    shown = subprocess.check_output([sys.executable, "-c", "import time; print(time.time())"], env=environment)
-    assert float(shown) - time.time() == pytest.approx(offset_s, abs=30)
+    shown = subprocess.check_output([sys.executable, "-c", _CLOCKS], env=environment, text=True)
+    (of_day, in_date), waited_s = map(float, shown.split()[:2]), float(shown.split()[2])
+    assert of_day - time.time() == pytest.approx(offset_s, abs=30)
+    assert in_date == pytest.approx(of_day, abs=2)
+    assert waited_s < 30, "it does not wait by that clock"
 
 
 def test_faults_that_the_machine_can_not_have_are_left_out_or_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(machine_faults, "can_mount", lambda: False)
-    monkeypatch.setattr(machine_faults, "clock_library", lambda: None)
+    monkeypatch.setattr(machine_faults, "compiler", lambda: None)
     names = {kind.name for kind in kinds_for([], ["worker1"], Topology())}
     assert not names & (machine_faults.DISK_FAULTS | machine_faults.CLOCK_FAULTS)
     assert "flip-segment" in names
