@@ -100,7 +100,11 @@ def measure(stack: Stack, status: Status, cassandra: Any, tables: list[str], rat
             before = by_kind(pid)
             written.append(write(cassandra, tables, SECONDS, rate))
             spent(pid, before, f"{len(tables)} tables, {rate:g} writes/s")
-        time.sleep(5)
+        wait(
+            lambda: all(has_arrived(writes[t], seen[f"data-bench.{t}"]) for writes in written for t in tables),
+            "all records",
+            300,
+        )
         arrivals.close()
         for writes in written:
             latencies = [d for t in tables for d in delays(writes[t], arrivals.seen[f"data-bench.{t}"])]

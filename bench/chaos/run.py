@@ -50,6 +50,8 @@ class ChaosResult:
     """Keys that differ because a TTL ended, as is documented."""
     unsure: int = 0
     """Rows of `resolver=none` not compared: a repair wrote cells of several write times at once."""
+    relogged: int = 0
+    """Second records of changes that a node had logged twice, as is documented."""
     findings: list[Finding] = field(default_factory=list)
 
     def summary(self) -> str:
@@ -58,7 +60,8 @@ class ChaosResult:
         return (
             f"{len(self.faults)} faults, {len(self.statements)} statements ({acknowledged} acknowledged), "
             f"{self.records} records\n"
-            f"{self.restarts} ended by themselves; {self.expired} keys expired, {self.unsure} rows unsure; "
+            f"{self.restarts} ended by themselves; {self.expired} keys expired, {self.unsure} rows unsure, "
+            f"{self.relogged} logged twice; "
             f"{len(self.findings)} differences"
         )
 
@@ -235,6 +238,7 @@ class ChaosRun:
                 self.result.records += check.records
                 self.result.expired += check.expired
                 self.result.unsure += check.unsure
+                self.result.relogged += check.relogged
                 self.result.findings += check.findings
                 self.say(f"{mode.name}: {check.records} records, {len(check.findings)} differences")
                 for finding, story in check.stories:

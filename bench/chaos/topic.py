@@ -43,6 +43,7 @@ class TopicCheck:
     records: int = 0
     expired: int = 0
     unsure: int = 0
+    relogged: int = 0
     findings: list[Finding] = field(default_factory=list)
     stories: list[tuple[Finding, list[str]]] = field(default_factory=list)
 
@@ -78,7 +79,9 @@ def check_topic(
             for f in check.findings
         ]
     if mode.is_once:
-        check.findings += find_repeats(mode.name, table, records, relogged_digests(events))
+        repeats = find_repeats(mode.name, table, records, relogged_digests(events))
+        check.relogged = len(find_repeats(mode.name, table, records)) - len(repeats)
+        check.findings += repeats
     if mode.is_change:
         check.findings += find_missing(mode.name, _tracked(statements), records)
     else:

@@ -108,8 +108,7 @@ def test_a_repeated_change() -> None:
     assert find_repeats("m", TABLE, records) == []
     repeated = record(1, 1, row(v=2), 3, digest="a")
     assert [f.kind for f in find_repeats("m", TABLE, [*records, repeated])] == ["repeated"]
-    (finding,) = find_repeats("m", TABLE, [*records, repeated], {"a"})
-    assert finding.text.endswith("a node logged it twice")
+    assert find_repeats("m", TABLE, [*records, repeated], {"a"}) == [], "a node logged it twice"
     tombstone = record(1, 1, None, 3, digest="a")
     assert find_repeats("m", TABLE, [*records, tombstone]) == []
 

@@ -14,8 +14,6 @@ pytestmark = [pytest.mark.integration, pytest.mark.cluster, pytest.mark.timeout(
 
 ROOT = Path(__file__).parents[2]
 SEED = os.environ.get("HELENUS_SEED", "11")
-OPEN_FAULT = "and a node logged it twice"
-"""A hint that is delivered again is logged again by its node, and becomes a second record with exactly.once.support."""
 
 
 def test_two_minutes_of_chaos(tmp_path: Path) -> None:
@@ -50,7 +48,5 @@ def run_chaos(directory: Path, *options: str) -> str:
                 process.send_signal(signal.SIGINT)  # it stops its servers
                 process.wait(60)
     text = output.read_text()
-    differences = [line for line in text.splitlines() if line.startswith("DIFFERENCE ")]
-    assert bool(differences) == bool(status), text[-10_000:]
-    assert not [line for line in differences if not line.endswith(OPEN_FAULT)], text[-10_000:]
+    assert not status, text[-10_000:]
     return text
