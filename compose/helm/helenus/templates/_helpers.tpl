@@ -36,14 +36,17 @@ Fails for a secret that is written in a properties file: a ConfigMap shows it to
 */}}
 {{- define "helenus.refuseSecrets" -}}
 {{- $where := .where -}}
-{{- range regexSplit "\r?\n" .text -1 -}}
+{{/* Lines of the format: without comments, and with those joined that go on after a backslash. */}}
+{{- $text := regexReplaceAll "(?m)^[ \\t\\f]*[#!].*$" .text "" -}}
+{{- $text = regexReplaceAll "((?:^|[^\\\\])(?:\\\\\\\\)*)\\\\\r?\n[ \\t\\f]*" $text "${1}" -}}
+{{- range regexSplit "\r?\n" $text -1 -}}
   {{- $line := trim . -}}
-  {{- if not (regexMatch "^([#!].*)?$" $line) -}}
+  {{- if $line -}}
     {{- $key := regexFind "^[^=:\\s]+" $line -}}
     {{- $value := trim (regexReplaceAll "^[^=:\\s]+\\s*[=:]?" $line "") -}}
     {{- $secret := regexMatch "(?i)(pass|pwd|secret|jaas|token|credential|user\\.?info|key\\.pem|private\\.key)" $key -}}
     {{- $other := regexMatch "(?i)((location|file|path|dir|type|class|url|enable|enabled|(de)?serializer|converter)$|^(transforms|predicates)\\.)" $key -}}
-    {{- if and $secret (not $other) $value (not (regexMatch "\\$\\{(file|env):[^}]+\\}" $value)) -}}
+    {{- if and $secret (not $other) (not (regexMatch "\\$\\{(file|env):[^}]+\\}" $value)) -}}
       {{- fail (printf "%s: %s has its value in clear, which a ConfigMap would show: put it into a Secret, and give ${file:/etc/helenus/secrets/NAME/FILE:KEY}" $where $key) -}}
     {{- end -}}
     {{- if regexMatch "://[^/@\\s$]*:[^/@\\s$]+@" $value -}}
