@@ -1,4 +1,4 @@
-"""A real API server of Kubernetes with its etcd, on loopback: it checks manifests as a cluster would, and runs nothing."""
+"""A real API server of Kubernetes with its etcd, on loopback: it checks manifests as in a cluster, and runs nothing."""
 
 from __future__ import annotations
 
@@ -43,8 +43,8 @@ class ApiServer:
         """Create a resource, or have the server do all but that. Fields that it does not know are errors."""
         version, kind = manifest["apiVersion"], manifest["kind"]
         plural = {"NetworkPolicy": "networkpolicies"}.get(kind, f"{kind.lower()}s")
-        place = "" if kind in _CLUSTER_KINDS else f"namespaces/{namespace}/"
-        url = f"{self._url}/{_PATHS.get(version, f'apis/{version}')}/{place}{plural}"
+        scope = "" if kind in _CLUSTER_KINDS else f"namespaces/{namespace}/"
+        url = f"{self._url}/{_PATHS.get(version, f'apis/{version}')}/{scope}{plural}"
         parameters = {"fieldValidation": "Strict", **({"dryRun": "All"} if dry_run else {})}
         return self._session.post(url, params=parameters, json=manifest, timeout=60)
 

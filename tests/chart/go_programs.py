@@ -50,6 +50,7 @@ def program(name: str) -> Path:
 
 def _run(command: list[str], directory: Path, problem: str) -> None:
     process = subprocess.run(command, cwd=directory, env=_environment(), capture_output=True, text=True, timeout=600)
+    assert "checksum mismatch" not in process.stderr, process.stderr
     if process.returncode:
         pytest.skip(f"{problem}: {(process.stderr.strip().splitlines() or ['?'])[-1]}")
 

@@ -17,8 +17,10 @@ def answer(request: dict[str, Any]) -> dict[str, Any]:
     if request["lint"]:
         report = helm_python.lint(request["chart"], request["values"], strict=True, kube_version="v1.33.0")
         # 1: information, such as a missing icon.
-        found = [f"{message['path']}: {message['error']}" for message in report["messages"] if message["severity"] > 1]
-        return {"messages": found + report["errors"]}
+        findings = [
+            f"{message['path']}: {message['error']}" for message in report["messages"] if message["severity"] > 1
+        ]
+        return {"messages": findings + report["errors"]}
     with helm_python.Chart.load(request["chart"]) as chart:
         try:
             return {"manifests": chart.render(request["values"], name="helenus", namespace="cdc")}

@@ -47,7 +47,7 @@ def secrets() -> Mapping[str, Mapping[str, str]]:
     authority = trustme.CA()
     certificate = authority.issue_cert("127.0.0.1", "helenus.cdc.svc")
     ca = authority.cert_pem.bytes().decode()
-    rest = {"username": LOGIN[0], "password": LOGIN[1], "login.properties": f"rest={':'.join(LOGIN)}\n"}
+    login = {"username": LOGIN[0], "password": LOGIN[1], "login.properties": f"rest={':'.join(LOGIN)}\n"}
     tls = {
         "tls.crt": "".join(pem.bytes().decode() for pem in certificate.cert_chain_pems),
         "tls.key": certificate.private_key_pem.bytes().decode(),
@@ -61,7 +61,7 @@ def secrets() -> Mapping[str, Mapping[str, str]]:
         "helenus-agent": {"secrets.properties": "cassandra=c\n"},
         "helenus-agent-logins": {"secrets.properties": "cassandra=c\n"},
         "helenus-connector": {"password": "k"},
-        "helenus-rest": rest,
+        "helenus-rest": login,
         "helenus-rest-tls": tls,
     }
 
@@ -172,12 +172,12 @@ def test_pods_run_as_the_user_of_their_image() -> None:
 
 
 def test_the_two_operators_containers_are_the_same() -> None:
-    found = []
+    pairs = []
     for name, pod_spec in CONTAINERS.items():
         spec = pod_spec(read(HELM / "k8ssandra" / f"{name}.yaml"))
-        found.append(([c for c in spec["containers"] if c["name"] == "helenus-agent"], spec["volumes"]))
-    assert found[0] == found[1]
-    (container,), _ = found[0]
+        pairs.append(([c for c in spec["containers"] if c["name"] == "helenus-agent"], spec["volumes"]))
+    assert pairs[0] == pairs[1]
+    (container,), _ = pairs[0]
     assert "readinessProbe" not in container  # it would take Cassandra out of service
 
 

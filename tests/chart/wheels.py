@@ -37,6 +37,7 @@ def directory() -> Path:
                 process = subprocess.run(
                     [*command, "--requirement", str(_REQUIREMENTS)], capture_output=True, text=True, timeout=300
                 )
+                assert "DO NOT MATCH THE HASHES" not in process.stderr, process.stderr
                 if process.returncode:
                     reason = (process.stderr.strip().splitlines() or ["?"])[-1]
                     pytest.skip(f"no Helm library and schemas here, and pip can't download them: {reason}")
