@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import subprocess
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -26,7 +27,10 @@ class ApiServer:
 
     def __init__(self, url: str, certificate: Path) -> None:
         self._url = url
+        self.kubeconfig = certificate.with_name("kubeconfig")
+        self.kubeconfig.write_text(json.dumps(_kubeconfig(url, certificate)))
         self._session = requests.Session()
+        self._session.trust_env = False  # REQUESTS_CA_BUNDLE would count before `verify`
         self._session.headers["Authorization"] = f"Bearer {TOKEN}"
         self._session.verify = str(certificate)
 
@@ -62,10 +66,10 @@ class ApiServer:
         path = f"apis/apiextensions.k8s.io/v1/customresourcedefinitions/{definition['metadata']['name']}"
 
         def is_established() -> bool:
-            conditions: list[Mapping[str, str]] = self.get(path).get("status", {}).get("conditions", [])
+            conditions: list[Mapping[str, str]] = self.get(path).get("status", {}).get("conditions") or []
             return any(c["type"] == "Established" and c["status"] == "True" for c in conditions)
 
-        eventually(is_established, 60)
+        eventually(is_established, f"{kind} is established")
 
 
 @contextlib.contextmanager
@@ -106,14 +110,33 @@ def running(directory: Path) -> Iterator[ApiServer]:
             "--service-cluster-ip-range=10.0.0.0/24",
         ],
     ]
+    processes: list[subprocess.Popen[bytes]] = []
     with contextlib.ExitStack() as stack:
         for command in commands:
             log = stack.enter_context(open(directory / f"{Path(command[0]).name}.log", "wb"))
             process = subprocess.Popen(command, cwd=directory, stdout=log, stderr=log)
             stack.callback(_end, process)
+            processes.append(process)
         api = ApiServer(f"https://127.0.0.1:{port}", directory / "ca.pem")
-        eventually(api.is_ready, 120)
+
+        def is_ready() -> bool:
+            assert all(process.poll() is None for process in processes), f"it ended: see the logs in {directory}"
+            return api.is_ready()
+
+        eventually(is_ready, f"the API server is ready: see the logs in {directory}")
         yield api
+
+
+def _kubeconfig(url: str, certificate: Path) -> dict[str, Any]:
+    """What `helm` and `kubectl` find the server by."""
+    return {
+        "apiVersion": "v1",
+        "kind": "Config",
+        "clusters": [{"name": "test", "cluster": {"server": url, "certificate-authority": str(certificate)}}],
+        "users": [{"name": "test", "user": {"token": TOKEN}}],
+        "contexts": [{"name": "test", "context": {"cluster": "test", "user": "test"}}],
+        "current-context": "test",
+    }
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:

@@ -23,6 +23,9 @@ _PACKAGES = {
     "kube-apiserver": ("apiserver", "k8s.io/kubernetes/cmd/kube-apiserver"),
     "etcd": ("etcd", "go.etcd.io/etcd/server/v3"),
 }
+_VERSION = "k8s.io/component-base/version.git"
+_VERSIONS = {"kube-apiserver": f"-X {_VERSION}Version=v1.37.2 -X {_VERSION}Major=1 -X {_VERSION}Minor=37"}
+"""What a release's build tells the program, which helm asks for. It is that of go.mod."""
 BUILD_SECONDS = 1800
 
 
@@ -33,13 +36,15 @@ def program(name: str) -> Path:
     if go is None:
         pytest.skip(f"no Go here, by which the test builds {name}: install Go 1.26 or later")
     directory = _HERE / module
-    digest = hashlib.sha256((directory / "go.mod").read_bytes() + (directory / "go.sum").read_bytes()).hexdigest()[:12]
+    files = [(directory / "go.mod").read_bytes(), (directory / "go.sum").read_bytes(), Path(__file__).read_bytes()]
+    digest = hashlib.sha256(b"".join(files)).hexdigest()[:12]
     target = cache_directory() / "kubernetes" / f"{name}-{digest}"
     with exclusive(target.with_suffix(".lock"), Silent(), f"another test builds {name}"):
         if not target.exists():
             _run([go, "mod", "download"], directory, f"the Go modules of {name} can't be downloaded")
             partial = target.with_suffix(".new")
-            command = [go, "build", "-mod=readonly", "-trimpath", "-ldflags=-s -w", "-o", str(partial), package]
+            flags = f"-s -w {_VERSIONS.get(name, '')}"
+            command = [go, "build", "-mod=readonly", "-trimpath", f"-ldflags={flags}", "-o", str(partial), package]
             build = subprocess.run(
                 command, cwd=directory, env=_environment(), capture_output=True, text=True, timeout=BUILD_SECONDS
             )
