@@ -9,6 +9,7 @@ from typing import Any
 import jsonschema
 import pytest
 from chart import rendering
+from chart.manifest_schemas import VERSIONS
 from chart.rendering import CHART, HELM, VALUES, pick, read
 from connector.test_rest import SECRET
 
@@ -107,6 +108,16 @@ def test_no_manifest_has_a_secret(path: Any) -> None:
             pairs = [line.partition("=")[::2] for line in text.splitlines() if name.endswith(".properties")]
             clear = [key for key, value in pairs if masking.is_secret(key, value) and not masking.refers(value)]
             assert clear == []
+
+
+def test_the_page_names_what_there_is() -> None:
+    """Each example, and the releases whose schemas are used."""
+    page = (rendering.ROOT / "docs" / "kubernetes.md").read_text()
+    assert [path.name for path in VALUES if f"`{path.name}`" not in page] == []
+    assert f"Kubernetes {', '.join(VERSIONS[:-1])} and {VERSIONS[-1]}" in page
+    oldest = read(CHART / "Chart.yaml")["kubeVersion"]
+    assert oldest == f">={VERSIONS[0]}.0-0"
+    assert f"Kubernetes {VERSIONS[0]} or later" in page
 
 
 def test_the_schema_knows_every_value() -> None:
