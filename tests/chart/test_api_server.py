@@ -110,16 +110,8 @@ def test_install_upgrade_go_back_and_uninstall(api: ApiServer) -> None:
     assert "REST asks for no login" in notes
     assert worker()["spec"]["replicas"] == 1
     # The first step from a single worker to a group, and the second: nothing in them can't be changed.
-    helm(
-        "upgrade",
-        "walk",
-        str(CHART),
-        "-f",
-        values("group"),
-        "--set",
-        "connector.replicas=1,connector.persistence.size=2Gi",
-    )
-    helm("upgrade", "walk", str(CHART), "-f", values("group"), "--set", "connector.persistence.size=2Gi")
+    helm("upgrade", "walk", str(CHART), "-f", values("group"), "--set", "connector.replicas=1")
+    helm("upgrade", "walk", str(CHART), "-f", values("group"))
     assert worker()["spec"]["replicas"] == 2
     helm("rollback", "walk", "1")
     assert worker()["spec"]["replicas"] == 1
