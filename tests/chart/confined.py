@@ -34,6 +34,9 @@ class Confined:
     def __init__(self, pod: MountedPod, environment: Mapping[str, str]) -> None:
         if os.geteuid() or not all(map(shutil.which, _NEEDED)):
             pytest.skip(f"needs root, and {', '.join(_NEEDED)}")
+        attempt = ["unshare", "--mount", "sh", "-c", "mount --make-rprivate / && mount -t tmpfs tmpfs /mnt"]
+        if (process := subprocess.run(attempt, capture_output=True, text=True)).returncode:
+            pytest.skip(f"needs a root that may mount: {process.stderr.strip()}")
         self._pod = pod
         security = pod.spec["securityContext"]
         self.user, self.group = security["runAsUser"], security["fsGroup"]
