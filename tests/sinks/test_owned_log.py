@@ -246,6 +246,29 @@ def test_one_topic_of_several_is_taken(address: str, config: dict[str, str], top
     assert values(address, topic) == [b"1", b"3"]
 
 
+@pytest.mark.parametrize("has_started", [True, False])
+def test_owners_of_many_records_are_asked_for_at_once(
+    has_started: bool, address: str, config: dict[str, str], topic: str, connector: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And those that another run has are refused when they come."""
+    run = own(config, connector, "a", EVENTS, OTHER_EVENTS)
+    own(config, connector, "b", EVENTS)
+    log = OwnedKafkaLog(config, run, 0)
+    if has_started:
+        log.own(Made(connector, OTHER_EVENTS))
+        log.start()
+    requests: list[Any] = []
+    monkeypatch.setattr(owned_log, "owners", lambda *args: requests.append(args) or owners(*args))
+    log.check_together([Made(connector, EVENTS), Made(connector, OTHER_EVENTS)])
+    log.own(Made(connector, OTHER_EVENTS))
+    log.append(topic, 0, b"k", b"1")
+    log.flush(30)
+    assert len(requests) == 1
+    with pytest.raises(NotOwner):
+        log.own(Made(connector, EVENTS))
+    assert values(address, topic) == [b"1"]
+
+
 def test_a_long_transaction_is_ended(
     address: str, config: dict[str, str], topic: str, connector: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -135,6 +135,8 @@ def _run_parts(
     worker_process.refuse_repetition(plan)
     with enter(plan.checkpoint, plan.start):
         _prune(plan)  # not before: a task of an earlier start would remove the caches of tables that joined since
+        with_events = [topic for topic, topic_events in events.items() if topic_events]
+        worker_process.check_owners(plan, [plan.connectors[t] for t in with_events if t in plan.connectors])
         for topic, result in results.items():
             settings = plan.connectors.get(topic)
             if settings is not None and result.error is None:

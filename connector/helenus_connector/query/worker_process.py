@@ -26,7 +26,7 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -181,15 +181,30 @@ class OwnedProducers:
     whole_batches: bool
 
 
+def check_owners(plan: QueryPlan, tables: Collection[ConnectorSettings]) -> None:
+    """Ask at once who owns the records of tables that are new to this process: for each by itself `data_log_for` needs
+    another client. What goes wrong it says again, for the tables that it concerns.
+    """
+    if isinstance(plan.owner, RecordsOwner) and len(tables) > 1:
+        producers = OwnedProducers(plan.worker, plan.directory, plan.group, plan.owner, bool(plan.exactly_once))
+        with suppress(HelenusError):
+            _owned_log_of(producers).check_together([Made(table.name, table.events) for table in tables])
+
+
 def owned_log_for(producers: OwnedProducers, made: Made) -> OwnedKafkaLog:
     """Return the Log of this process's producer, for these records. Raises as `data_log`, and NotOwner."""
+    log = _owned_log_of(producers)
+    log.own(made)
+    return log
+
+
+def _owned_log_of(producers: OwnedProducers) -> OwnedKafkaLog:
     name = "owned log", producers.directory, producers.group
     former: _OwnedLog | None = find(name)
     is_replaced = former is not None and former.log.is_replaced
     if is_replaced:
         drop(lambda other: other == name)
-    owned = reuse(name, producers.owner, partial(_owned_log, producers, is_replaced))
-    owned.log.own(made)
+    owned: _OwnedLog = reuse(name, producers.owner, partial(_owned_log, producers, is_replaced))
     return owned.log
 
 

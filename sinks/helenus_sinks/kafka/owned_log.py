@@ -10,7 +10,7 @@ import contextlib
 import logging
 import math
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
@@ -84,6 +84,20 @@ class OwnedKafkaLog(KafkaLog):
             self._owned.add(made)
             if (self._idle or self._producer) is not None:  # otherwise the start of one asks
                 self._check_owners({made})
+
+    def check_together(self, records: Collection[Made]) -> None:
+        """Ask in one request who owns records of which `own` would ask one after the other. It raises for those that
+        this run does not own, still.
+
+        Raises HelenusError if the brokers do not say.
+        """
+        new = set(records) - self._owned
+        if not new:
+            return
+        self._made = None
+        self._owned |= new
+        if (self._idle or self._producer) is not None:  # otherwise the start of one asks
+            self._check_owners(new)
 
     def keep_short(self, timeout: float) -> None:
         if self._producer is not None and time.monotonic() > self._ends_at:
