@@ -138,6 +138,11 @@ class Agent:
         count, where = self._removal.count_quarantined(self._queue.segments)
         return f"{counted(count, 'segment')} could not be read wholly, see {where}" if count else None
 
+    @property
+    def table_names(self) -> tuple[str, ...]:
+        """Return the names of the tables that are followed."""
+        return tuple(table.full_name for table in self._followed.tables.followed_now)
+
     def run(self, stop: threading.Event, drain: bool = False) -> None:
         """Work until `stop`; with `drain`, until everything in cdc_raw is read and acknowledged.
 

@@ -66,12 +66,15 @@ def is_own_name(host: str, names: Collection[str]) -> bool:
 
 @dataclass(frozen=True)
 class HttpRequest:
-    """A request below `/api/`: its headers by names in small letters, and its body, empty if it has none."""
+    """A request below `/api/`: its headers by names in small letters, its body, empty if it has none, and the address
+    that it came from.
+    """
 
     method: str
     path: str
     headers: Mapping[str, str]
     body: bytes = b""
+    client: str = ""
 
 
 @dataclass(frozen=True)
@@ -237,7 +240,7 @@ class HttpListener:
             advice = b"give the user and the password of rest.basic.auth.user.info\n"
             return HttpAnswer(401, advice, headers={"WWW-Authenticate": 'Basic realm="helenus"'})
         if self._api is not None and path.startswith(_API):
-            request = HttpRequest(method, path, headers)
+            request = HttpRequest(method, path, headers, client=address[0])
             return await self._call_api(self._api, request, reader, address)
         self._listening.work_on(address)
         if method not in _SAFE:

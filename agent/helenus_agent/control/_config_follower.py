@@ -1,0 +1,154 @@
+"""Follows `configs`: reads it every some seconds, and says what the agent is to do now.
+
+A change is first checked as a whole. If it is right, it is saved, and the run that goes by the previous configuration
+is ended at its next commit; if it is wrong, that run goes on.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+import structlog
+
+from helenus_agent import metrics
+from helenus_agent.control import _saved_configs
+from helenus_agent.control._config_store import ConfigStore
+from helenus_agent.control._service_configs import SERVICES, EffectiveConfig, Rows, check_service, effective_config
+from helenus_agent.own_properties import OwnProperties
+from helenus_schemas.errors import HelenusError
+from helenus_schemas.settings.properties import ConfigError
+
+_RECHECK_S = 30.0  # s after which wrong rows are checked again: a file or a variable that they refer to may be there
+_UNREAD = "publishing is disabled: configs is not read yet"
+_log = structlog.get_logger(__name__)
+
+
+class ConfigFollower:
+    """The configuration as it is now; a thread of its own reads it. `changed` is set when there is another one."""
+
+    def __init__(self, own: OwnProperties, store: ConfigStore, state_dir: Path, poll_interval_s: float) -> None:
+        self._own = own
+        self._store = store
+        self._state_dir = state_dir
+        self._interval_s = poll_interval_s
+        self._lock = threading.Lock()
+        self._wake = threading.Event()
+        self._is_closing = False
+        self._thread = threading.Thread(target=self._follow, name="configs", daemon=True)
+        self._seen: Rows | None = None
+        self._saved: Rows | None = _saved_configs.load(state_dir)
+        self._checked_at = 0.0
+        self._read_error = ""
+        self._row_error = ""
+        self._save_error = ""
+        self.changed = threading.Event()
+        self._config = self._load_saved()
+
+    @property
+    def config(self) -> EffectiveConfig:
+        """Return what the agent is to do."""
+        with self._lock:
+            return self._config
+
+    @property
+    def refusal(self) -> str:
+        """Return what is wrong with the rows of the table, or why they can't be saved; empty if nothing is."""
+        return self._row_error or self._save_error
+
+    @property
+    def trouble(self) -> str:
+        """Return why the rows of the table are not used, not saved, or not known; empty if they are."""
+        return self.refusal or self._read_error
+
+    def start(self) -> None:
+        """Begin to follow the table."""
+        self._thread.start()
+
+    def close(self) -> None:
+        """Stop following it."""
+        self._is_closing = True
+        self._wake.set()
+        self._thread.join(1)
+
+    def read(self) -> dict[str, dict[str, str]]:
+        """Return the rows of our services in the table, as they are now. Raises HelenusError."""
+        return {service: config for service, config in self._store.read().items() if service in SERVICES}
+
+    def write(self, service: str, config: Mapping[str, str]) -> None:
+        """Check and replace a row. Raises ConfigError for a wrong one, and HelenusError for Cassandra's."""
+        check_service(self._own, self.read(), service, config)
+        self._store.write(service, config)
+        self._wake.set()
+
+    def delete(self, service: str) -> bool:
+        """Delete a row. Return False if there is none. Raises HelenusError."""
+        is_deleted = self._store.delete(service)
+        self._wake.set()
+        return is_deleted
+
+    def poll(self) -> None:
+        """Read the table once, and take over what is right."""
+        try:
+            rows = self.read()
+        except HelenusError as error:
+            if str(error) != self._read_error:
+                then = "the last configuration that was right is used"
+                _log.warning("configs.unread", error=str(error), then=then)
+            self._read_error = str(error)
+            return
+        self._read_error = ""
+        is_due = bool(self._row_error) and time.monotonic() - self._checked_at > _RECHECK_S
+        if rows != self._seen or is_due:
+            self._checked_at, self._seen = time.monotonic(), rows
+            self._take_over(rows)
+        if rows != self._saved and not self._row_error:
+            self._save(rows)
+
+    def _load_saved(self) -> EffectiveConfig:
+        if self._saved is None:
+            return EffectiveConfig(None, _UNREAD)
+        try:
+            return effective_config(self._own, self._saved)
+        except ConfigError as error:  # the agent's own file, or one that is referred to, is another one now
+            self._row_error = str(error)
+            return EffectiveConfig(None, f"publishing is disabled: {error}")
+
+    def _take_over(self, rows: Rows) -> None:
+        try:
+            config = effective_config(self._own, rows)
+        except ConfigError as error:
+            if str(error) != self._row_error:
+                _log.error("configs.refused", error=str(error), then="the last configuration that was right is used")
+            self._row_error = str(error)
+            metrics.CONFIG_REFUSED.set(1)
+            return
+        self._row_error = ""
+        metrics.CONFIG_REFUSED.set(0)
+        with self._lock:
+            if config == self._config:
+                return
+            self._config = config
+        action = "publish" if config.settings else "publish nothing"
+        _log.info("configs.changed", then=action, reason=config.reason or None)
+        self.changed.set()
+
+    def _save(self, rows: Rows) -> None:
+        try:
+            _saved_configs.save(self._state_dir, rows)
+            self._saved, self._save_error = rows, ""
+        except HelenusError as error:
+            if str(error) != self._save_error:
+                _log.error("configs.unsaved", error=str(error), then="a restart goes by the table alone")
+            self._save_error = str(error)
+
+    def _follow(self) -> None:
+        while not self._is_closing:
+            self._wake.clear()
+            try:
+                self.poll()
+            except Exception as error:  # it has to go on
+                _log.error("configs.failed", error=f"{type(error).__name__}: {error}")
+            self._wake.wait(self._interval_s)
