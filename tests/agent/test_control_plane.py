@@ -1,0 +1,568 @@
+"""The configuration in Cassandra, its REST API and the agents' reports, with a store in memory."""
+
+from __future__ import annotations
+
+import json
+import ssl
+import threading
+import urllib.error
+import urllib.request
+import uuid
+from base64 import b64encode
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import structlog
+import trustme
+from agent.fakes import Raw, write_of
+from agent.test_agent import TABLE, Bench
+from agent.writer import table_of
+from patience import eventually
+
+from helenus_agent import agent_run, metrics, status
+from helenus_agent.config import AgentSettings
+from helenus_agent.control import _agent_reporter, _config_follower, _saved_configs, configured_agent
+from helenus_agent.control._config_follower import ConfigFollower
+from helenus_agent.control._config_store import AgentReport, ConfigStore, StoredReport
+from helenus_agent.control._rest_resources import ControlApi
+from helenus_agent.control._service_configs import SHARED, effective_config
+from helenus_agent.control.configured_agent import ConfiguredAgent
+from helenus_agent.monitor import Monitor
+from helenus_agent.own_properties import OwnProperties, load_settings
+from helenus_agent.state import StateDirectory
+from helenus_schemas.errors import HelenusError, Kind
+from helenus_schemas.service import monitoring
+from helenus_schemas.settings.properties import ConfigError
+
+KAFKA = {"bootstrap.servers": "k:9092"}
+LOGIN = "me:secret"
+
+
+class MemoryStore:
+    """Rows of `configs`, and of `agents`; `away`: it does not answer."""
+
+    def __init__(self, **rows: dict[str, str]) -> None:
+        self.rows: dict[str, dict[str, str]] = rows
+        self.agents: list[AgentReport] = []
+        self.away = False
+
+    def read(self) -> dict[str, dict[str, str]]:
+        if self.away:
+            raise HelenusError(Kind.CASSANDRA_UNREACHABLE, "away", "memory")
+        return {service: dict(config) for service, config in self.rows.items()}
+
+    def write(self, service: str, config: dict[str, str]) -> None:
+        self.rows = {**self.read(), service: dict(config)}
+
+    def delete(self, service: str) -> bool:
+        rows = self.read()
+        is_there = rows.pop(service, None) is not None
+        self.rows = rows
+        return is_there
+
+    def report(self, report: AgentReport) -> None:
+        self.agents.append(report)
+
+    def reports(self) -> list[StoredReport]:
+        return [StoredReport(report, 100 * n, 1_700_000_000_000) for n, report in enumerate(self.agents)]
+
+    def close(self) -> None: ...
+
+
+def own(**properties: str) -> OwnProperties:
+    properties = {key.replace("_", "."): text for key, text in properties.items()}
+    return OwnProperties("agent.properties", {"config.store": "cassandra", **properties})
+
+
+def follower(store: MemoryStore, state_dir: Path, own_properties: OwnProperties | None = None) -> ConfigFollower:
+    return ConfigFollower(own_properties or own(), store, state_dir, 0.05)  # type: ignore[arg-type]
+
+
+class Served:
+    """An agent's listener, with the API over a store."""
+
+    def __init__(self, tmp_path: Path, store: MemoryStore, **properties: str) -> None:
+        self.tmp_path = tmp_path
+        self.store = store
+        self.port = 0
+        self.login: str | None = LOGIN
+        given = {"rest_basic_auth_user_info": LOGIN, "listeners": "http://127.0.0.1:1", **properties}
+        given = {key: text for key, text in given.items() if text}
+        self.own = own(state_dir=str(tmp_path / "state"), **given)
+        self.settings = AgentSettings.from_properties(self.own.properties, "test")
+        self.follower = follower(store, tmp_path / "state", self.own)
+
+    @contextmanager
+    def listening(self, monkeypatch: pytest.MonkeyPatch) -> Iterator[Served]:
+        monitor = Monitor(self.settings, ControlApi(self.follower, self.store).answer)  # type: ignore[arg-type]
+        serve = monitoring.serve
+        monkeypatch.setattr(monitoring, "serve", lambda host, _, *more: serve(host, 0, *more))  # a free port
+        monitor.serve(lambda: None)
+        assert monitor._server is not None
+        self.port = monitor._server.port
+        try:
+            yield self
+        finally:
+            monitor.close()
+
+    def call(
+        self, method: str, path: str, body: object = None, headers: dict[str, str] | None = None, tls: Any = None
+    ) -> tuple[int, Any]:
+        data = body if isinstance(body, bytes) or body is None else json.dumps(body).encode()
+        scheme = "https" if self.settings.secure else "http"
+        request = urllib.request.Request(f"{scheme}://127.0.0.1:{self.port}{path}", data, method=method)
+        if self.login:
+            request.add_header("Authorization", f"Basic {b64encode(self.login.encode()).decode()}")
+        for name, value in {"Content-Type": "application/json", **(headers or {})}.items():
+            request.add_header(name, value)
+        try:
+            with urllib.request.urlopen(request, timeout=10, context=tls) as answer:
+                return answer.status, json.loads(answer.read() or b"null")
+        except urllib.error.HTTPError as error:
+            with error:
+                text = error.read()
+                is_json = error.headers["Content-Type"] == "application/json"
+                return error.code, json.loads(text) if is_json else text.decode()
+
+
+@pytest.fixture
+def served(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Served]:
+    with Served(tmp_path, MemoryStore()).listening(monkeypatch) as api:
+        yield api
+
+
+CONFIG = "/api/v1/services/{}/config"
+
+
+def test_bodies_and_statuses_are_the_sidecars(served: Served) -> None:
+    assert served.call("GET", "/api/v1/services") == (200, {"services": []})
+    status_code, error = served.call("DELETE", CONFIG.format("cdc"))
+    no_config = {"status": "Not Found", "code": 404, "message": "There is no configuration present for this service."}
+    assert (status_code, error) == (404, no_config)
+    body = {"config": {"table.include.list": r"shop\..*"}}
+    assert served.call("PUT", CONFIG.format("cdc"), body) == (200, body)
+    assert served.call("PUT", CONFIG.format("kafka"), {"config": KAFKA}) == (200, {"config": KAFKA})
+    both = [{"service": "cdc", "config": body["config"]}, {"service": "kafka", "config": KAFKA}]
+    assert served.call("GET", "/api/v1/services/") == (200, {"services": both})
+    assert served.call("GET", CONFIG.format("cdc")) == (200, both[0])
+    assert served.call("DELETE", CONFIG.format("cdc")) == (200, {"status": "OK"})
+    assert served.call("GET", CONFIG.format("cdc"))[0] == 404
+    assert served.call("POST", CONFIG.format("cdc"), body)[0] == 405
+    assert served.call("GET", "/api/v1/else")[0] == 404
+    assert served.call("GET", CONFIG.format("spark"))[0] == 400
+
+
+TEXT = "${env:NO_SUCH_VARIABLE}"
+WRONG = [
+    ("cdc", b"", "no JSON"),
+    ("cdc", b"{", "no JSON"),
+    ("cdc", b"\xff", "not UTF-8"),
+    ("cdc", b"[" * 100_000, "nested"),
+    ("cdc", [], "config needs to be passed"),
+    ("cdc", {}, "config needs to be passed"),
+    ("cdc", {"config": []}, "Invalid configuration"),
+    ("cdc", {"config": {}, "else": 1}, "the body has else"),
+    ("cdc", {"config": {"topic.partitions": 4}}, "a text is expected"),
+    ("cdc", {"config": {"topic.partitions": None}}, "a text is expected"),
+    ("cdc", b'{"config": {"headers": "none", "headers": "datastax"}}', "a key twice"),
+    ("cdc", {"config": {"": "x"}}, "a key is empty"),
+    ("cdc", b'{"config": {"topic.prefix": "\\ud800"}}', "no Unicode"),
+    ("cdc", {"config": {"topic.partitions": "many"}}, "topic.partitions=many: give a whole number"),
+    ("cdc", {"config": {"table.include.list": "shop.*, ("}}, "not a regular expression"),
+    ("cdc", {"config": {"topic.prefx": "x"}}, "did you mean topic.prefix"),
+    ("cdc", {"config": {"state.dir": "/tmp"}}, "concerns a single node"),
+    ("cdc", {"config": {"segment.transfer": "os:system"}}, "concerns a single node"),
+    ("cdc", {"config": {"cassandra.password": "x"}}, "concerns a single node"),
+    ("cdc", {"config": {"rest.basic.auth.user.info": "a:b"}}, "concerns a single node"),
+    ("cdc", {"config": {"cdc_enabled": "perhaps"}}, "give true or false"),
+    ("cdc", {"config": {"topic": "all", "topic_format_type": "STATIC"}}, "leave it out"),
+    ("kafka", {"config": {}}, "bootstrap.servers: required property is missing"),
+    ("kafka", {"config": {"bootstrap.servers": "http://k"}}, "give Kafka's brokers as host:port"),
+    ("kafka", {"config": {**KAFKA, "kafka.sasl.password": "hunter2"}}, "a secret is not stored in clear"),
+    ("kafka", {"config": {**KAFKA, "sasl.password": "hunter2"}}, "a secret is not stored in clear"),
+    ("kafka", {"config": {**KAFKA, "sasl.password": TEXT}}, "variables have to match"),
+    ("kafka", {"config": {**KAFKA, "client.id": "${file:/etc/passwd:root}"}}, "may not refer to it"),
+    ("kafka", {"config": {**KAFKA, "acks": "${vault:x}"}}, "there are no references"),
+    ("kafka", {"config": {**KAFKA, "kafka.plugin.library.paths": "/tmp/evil.so"}}, "names code that runs"),
+    ("kafka", {"config": {**KAFKA, "producer.linger": "1"}}, "No such configuration property"),
+    ("kafka", {"config": {**KAFKA, "enable.idempotence": "false"}}, "leave it out"),
+    ("kafka", {"config": {**KAFKA, "ssl.ca.location": "/no/such.pem"}}, "no such file"),
+    ("pulsar", {"config": {"pulsar.service.url": "pulsar://p:6650", "pulsar.auth.token": "abc"}}, "in clear"),
+    ("pulsar", {"config": {"pulsar.service.url": "p:6650"}}, "pulsar://host:port"),
+    ("cdc", {"config": {f"kafka.k{n}": "x" for n in range(501)}}, "500 are the most"),
+    ("cdc", {"config": {"topic.prefix": "x" * 20_000}}, "10000 characters at most"),
+]
+
+
+@pytest.mark.parametrize(("service", "body", "message"), WRONG, ids=range(len(WRONG)))
+def test_a_wrong_body_is_refused_before_it_is_stored(served: Served, service: str, body: object, message: str) -> None:
+    status_code, answer = served.call("PUT", CONFIG.format(service), body)
+    assert (status_code, answer["code"], answer["status"]) == (400, 400, "Bad Request"), answer
+    assert message in answer["message"]
+    assert "hunter2" not in answer["message"]
+    assert served.store.rows == {}
+
+
+def test_bodies_that_are_not_read(served: Served) -> None:
+    path = CONFIG.format("cdc")
+    assert served.call("PUT", path, {"config": {}}, {"Content-Type": "text/plain"})[0] == 415
+    assert served.call("PUT", path, b" " * (1 << 20))[0] == 413
+    assert served.call("PUT", path, {"config": {}}, {"Transfer-Encoding": "chunked"})[0] == 411
+    assert served.store.rows == {}
+
+
+def test_a_reference_that_the_agents_file_allows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HELENUS_TEST_SECRET", "hunter2")
+    folder = tmp_path / "secrets"
+    folder.mkdir()
+    (folder / "kafka.properties").write_text("user=me\n")
+    allowed = {
+        "config_providers_env_param_allowlist_pattern": "HELENUS_TEST_.*",
+        "config_providers_file_param_allowed_paths": str(folder),
+    }
+    config = {
+        **KAFKA,
+        "security.protocol": "SASL_PLAINTEXT",
+        "sasl.mechanism": "PLAIN",
+        "sasl.username": f"${{file:{folder}/kafka.properties:user}}",
+        "sasl.password": "${env:HELENUS_TEST_SECRET}",
+    }
+    with Served(tmp_path, MemoryStore(cdc={}), **allowed).listening(monkeypatch) as api:
+        assert api.call("PUT", CONFIG.format("kafka"), {"config": config}) == (200, {"config": config})
+        assert api.call("GET", CONFIG.format("kafka"))[1]["config"] == config
+        api.follower.poll()
+        settings = api.follower.config.settings
+    assert settings is not None
+    assert (settings.producer["sasl.username"], settings.producer["sasl.password"]) == ("me", "hunter2")
+    assert "hunter2" not in (tmp_path / "state" / "configs.json").read_text()
+
+
+def test_secrets_that_cql_wrote_are_not_shown(served: Served) -> None:
+    served.store.rows = {"kafka": {**KAFKA, "kafka.sasl.password": "hunter2"}}
+    for path in ("/api/v1/services", CONFIG.format("kafka")):
+        status_code, answer = served.call("GET", path)
+        assert (status_code, "hunter2" in str(answer), "*****" in str(answer)) == (200, False, True)
+
+
+# Who may change it.
+
+
+def test_a_login_is_needed_for_all_but_liveness(served: Served) -> None:
+    for login in (None, "me:wrong", "ö:ö"):
+        served.login = login
+        assert served.call("GET", "/api/v1/services")[0] == 401
+        assert served.call("PUT", CONFIG.format("cdc"), {"config": {}})[0] == 401
+        assert served.call("GET", "/metrics")[0] == 401
+    with urllib.request.urlopen(f"http://127.0.0.1:{served.port}/health/live", timeout=5) as answer:
+        assert answer.status == 200
+    assert served.store.rows == {}
+
+
+@pytest.mark.parametrize(
+    ("properties", "status_code"),
+    [
+        ({}, 403),
+        ({"rest_local_writes": "true"}, 200),
+        ({"listeners": "http://0.0.0.0:1", "rest_local_writes": "true"}, 403),
+    ],
+)
+def test_changes_without_a_login(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, properties: dict[str, str], status_code: int
+) -> None:
+    given = {"rest_basic_auth_user_info": "", **properties}
+    with Served(tmp_path, MemoryStore(cdc={}), **given).listening(monkeypatch) as api:
+        api.login = None
+        assert api.call("GET", "/api/v1/services")[0] == 200
+        assert api.call("PUT", CONFIG.format("cdc"), {"config": {"headers": "none"}})[0] == status_code
+        assert api.call("DELETE", CONFIG.format("cdc"))[0] == status_code
+        assert (api.store.rows == {}) == (status_code == 200)
+
+
+def test_a_page_of_another_origin_changes_nothing(served: Served) -> None:
+    path, body = CONFIG.format("cdc"), {"config": {}}
+    foreign = [{"Origin": "http://evil.example"}, {"Sec-Fetch-Site": "cross-site"}, {"Sec-Fetch-Site": "same-site"}]
+    for headers in foreign:
+        assert served.call("PUT", path, body, headers)[0] == 403
+    assert served.store.rows == {}
+    assert served.call("PUT", path, body, {"Origin": f"http://127.0.0.1:{served.port}"})[0] == 200
+    assert served.call("PUT", path, body, {"Sec-Fetch-Site": "same-origin"})[0] == 200
+
+
+def test_tls_and_status(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Over https with a login; `status` asks its own agent with what is in the same file."""
+    authority = trustme.CA()
+    server = authority.issue_cert("127.0.0.1")
+    server.cert_chain_pems[0].write_to_path(str(tmp_path / "server.pem"))
+    server.private_key_pem.write_to_path(str(tmp_path / "server.key"))
+    context = ssl.create_default_context()
+    authority.configure_trust(context)
+    files = {
+        "listeners": "https://127.0.0.1:1",
+        "listeners_https_ssl_certfile": str(tmp_path / "server.pem"),
+        "listeners_https_ssl_keyfile": str(tmp_path / "server.key"),
+        "cdc_raw_dir": str(tmp_path),
+    }
+    with Served(tmp_path, MemoryStore(), **files).listening(monkeypatch) as api:
+        assert api.call("PUT", CONFIG.format("cdc"), {"config": {}}, tls=context) == (200, {"config": {}})
+        own_settings = api.settings.model_copy(update={"listeners": f"https://127.0.0.1:{api.port}"})
+        state = StateDirectory(own_settings.state_dir)
+        try:
+            read = status.read_status(own_settings)
+        finally:
+            state.close()
+        assert read.metrics, read.trouble
+        with pytest.raises((OSError, urllib.error.URLError)):
+            urllib.request.urlopen(f"http://127.0.0.1:{api.port}/health/live", timeout=5)
+
+
+# Which settings come out.
+
+
+def test_every_key_is_of_all_nodes_or_of_one() -> None:
+    """A new key has to be sorted: whoever may change `configs` may set those of all nodes."""
+    prefixes = {prefix[:-1] for prefix in AgentSettings.prefixes()}
+    keys = {field.alias or name for name, field in AgentSettings.model_fields.items()} - prefixes
+    beginnings = ("cassandra.", "config.", "listeners", "http.", "rest.", "segment.")
+    of_a_node = {key for key in keys if key.startswith(beginnings)}
+    of_a_node |= {"state.dir", "cdc.raw.dir", "startup.timeout.ms", "log.format"}
+    assert keys == SHARED | of_a_node
+    assert not SHARED & of_a_node
+
+
+def test_the_agents_own_keys_win() -> None:
+    rows = {"cdc": {"topic.prefix": "shared-", "headers": "datastax"}, "kafka": {**KAFKA, "linger.ms": "7"}}
+    settings = effective_config(own(topicPrefix="own-", kafka_producer_linger_ms="9"), rows).settings
+    assert settings is not None
+    assert (settings.topic_prefix, settings.headers, settings.producer) == ("own-", "datastax", {"linger.ms": "9"})
+    assert settings.bootstrap_servers == "k:9092"
+
+
+def test_where_events_go() -> None:
+    pulsar = {"pulsar.service.url": "pulsar://p:6650"}
+
+    def broker(own_properties: OwnProperties, **rows: dict[str, str]) -> str | None:
+        settings = effective_config(own_properties, rows).settings
+        return settings.log if settings else None
+
+    assert broker(own(), cdc={}, kafka=KAFKA) == "kafka"
+    assert broker(own(), cdc={}, pulsar=pulsar) == "pulsar"
+    assert broker(own(), cdc={}, pulsar=pulsar, kafka=KAFKA) == "kafka"
+    assert broker(own(), cdc={"log": "pulsar"}, pulsar=pulsar, kafka=KAFKA) == "pulsar"
+    assert broker(own(log="pulsar"), cdc={}, pulsar=pulsar, kafka=KAFKA) == "pulsar"
+    assert broker(own(bootstrap_servers="own:9092"), cdc={}) == "kafka"
+    assert broker(own(), cdc={"log": "pulsar"}, kafka=KAFKA) is None
+    assert broker(own(), kafka=KAFKA) is None
+    assert broker(own(), cdc={"cdc_enabled": "false"}, kafka=KAFKA) is None
+
+
+def test_a_row_of_the_sidecar() -> None:
+    cdc = {"cdc_enabled": "true", "jobid": "x", "env": "prod", "watermark_seconds": "60", "max_commit_logs": "4"}
+    kafka = {**KAFKA, "key.serializer": "org.apache.X", "security.protocol": "SSL", "linger.ms": "5"}
+    settings = effective_config(own(), {"cdc": cdc, "kafka": kafka, "other": {"a": "b"}}).settings
+    assert settings is not None
+    assert settings.producer == {"security.protocol": "SSL", "linger.ms": "5"}
+
+
+def test_two_rows_with_one_key() -> None:
+    rows = {"cdc": {"topic.prefix": "a-"}, "kafka": {**KAFKA, "topic.prefix": "b-"}}
+    with pytest.raises(ConfigError, match="service cdc has it too, with another value"):
+        effective_config(own(), rows)
+
+
+def test_settings_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in {
+        "HELENUS_CONFIG_STORE": "cassandra",
+        "HELENUS_CASSANDRA_CONTACT_POINTS": "10.0.0.1",
+        "HELENUS_KAFKA_SECURITY_PROTOCOL": "PLAINTEXT",
+        "HELENUS_TYPO": "x",
+        "HELENUS_FAILPOINT": "",
+    }.items():
+        monkeypatch.setenv(name, value)
+    with structlog.testing.capture_logs() as logged:
+        settings = load_settings(None)
+    assert settings.cassandra_contact_points == ("10.0.0.1",)
+    assert settings.kafka == {"security.protocol": "PLAINTEXT"}
+    assert [line["key"] for line in logged if line["event"] == "config.ignored"] == ["HELENUS_TYPO"]
+
+
+# Following it.
+
+
+def test_a_wrong_row_keeps_the_last_good_one(tmp_path: Path) -> None:
+    store = MemoryStore(cdc={"topic.prefix": "a-"}, kafka=KAFKA)
+    following = follower(store, tmp_path)
+    following.poll()
+    good = following.config
+    assert good.settings is not None
+    assert good.settings.topic_prefix == "a-"
+    assert following.changed.is_set()
+    following.changed.clear()
+    store.rows["cdc"] = {"topic.prefix": "a b"}
+    following.poll()
+    assert following.config is good
+    assert not following.changed.is_set()
+    assert "service cdc" in following.refusal or "topic.prefix" in following.refusal
+    assert metrics.CONFIG_REFUSED._value.get() == 1
+    # It is kept on the disk, too: a restart goes by it, whether the table answers or not.
+    for away in (False, True):
+        store.away = away
+        restarted = follower(store, tmp_path)
+        assert restarted.config.settings == good.settings
+        restarted.poll()
+        assert restarted.config.settings == good.settings
+        assert restarted.trouble
+    store.away, store.rows["cdc"] = False, {"topic.prefix": "b-"}
+    following.poll()
+    assert following.config.settings is not None
+    assert following.config.settings.topic_prefix == "b-"
+    assert (following.refusal, metrics.CONFIG_REFUSED._value.get()) == ("", 0)
+
+
+def test_publishing_is_disabled_whatever_else_is_wrong(tmp_path: Path) -> None:
+    store = MemoryStore(cdc={}, kafka={**KAFKA, "kafka.sasl.password": "in clear"})
+    following = follower(store, tmp_path)
+    following.poll()
+    assert "in clear" in following.refusal
+    assert following.config.reason == "publishing is disabled: configs is not read yet"
+    del store.rows["cdc"]
+    following.poll()
+    assert following.config.reason == "publishing is disabled: service cdc is not configured"
+
+
+def test_a_wrong_row_is_checked_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A variable or a file that it refers to may come later."""
+    monkeypatch.setattr(_config_follower, "_RECHECK_S", 0.0)
+    monkeypatch.delenv("HELENUS_TEST_LATER", raising=False)
+    rows = {**KAFKA, "client.id": "${env:HELENUS_TEST_LATER}"}
+    allowed = own(config_providers_env_param_allowlist_pattern="HELENUS_TEST_LATER")
+    following = follower(MemoryStore(cdc={}, kafka=rows), tmp_path, allowed)
+    following.poll()
+    assert "the environment has no HELENUS_TEST_LATER" in following.refusal
+    monkeypatch.setenv("HELENUS_TEST_LATER", "x")
+    following.poll()
+    assert following.config.settings is not None
+
+
+def test_a_damaged_file_is_no_configuration(tmp_path: Path) -> None:
+    _saved_configs.save(tmp_path, {"cdc": {}, "kafka": KAFKA})
+    assert _saved_configs.load(tmp_path) == {"cdc": {}, "kafka": KAFKA}
+    path = tmp_path / "configs.json"
+    path.write_text(path.read_text().replace("k:9092", "j:9092"))
+    assert _saved_configs.load(tmp_path) is None
+    assert follower(MemoryStore(cdc={}, kafka=KAFKA), tmp_path).config.settings is None
+
+
+# An agent that runs.
+
+
+@pytest.fixture
+def configured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[SimpleNamespace]:
+    """An agent on a store, a directory of segments and a Log in memory."""
+    bench = Bench(tmp_path)
+    bench.state.close()
+    bench.cassandra.set(TABLE, table_of("u", "pk int pk, v int"))
+    store = MemoryStore()
+    monkeypatch.setattr(configured_agent, "ConfigStore", lambda _: store)
+    for module in (agent_run, _agent_reporter):
+        monkeypatch.setattr(module, "Cassandra", lambda _: bench.cassandra)
+    monkeypatch.setattr(agent_run, "open_log", lambda _: bench.log)
+    monkeypatch.setattr(configured_agent.logs, "configure", lambda *_: None)
+    bench.log.hurry = lambda _: None  # type: ignore[method-assign]
+    bench.log.close = bench.log.drop  # type: ignore[method-assign]
+    properties = own(
+        state_dir=str(tmp_path / "state"),
+        cdc_raw_dir=str(bench.raw.path),
+        config_store_poll_interval_ms="100",
+        config_store_report_interval_ms="500",
+    )
+    agent = ConfiguredAgent(properties, AgentSettings.from_properties(properties.properties, "test"))
+    thread = threading.Thread(target=agent.run)
+    thread.start()
+    yield SimpleNamespace(agent=agent, bench=bench, store=store)
+    agent.stop.set()
+    agent.hurry(1)
+    thread.join(20)
+    agent.close()
+    assert not thread.is_alive()
+
+
+def test_a_life(configured: SimpleNamespace) -> None:
+    """Configured, with another set of tables, disabled and enabled again: nothing is lost, nothing sent twice."""
+    agent, bench, store = configured.agent, configured.bench, configured.store
+    raw: Raw = bench.raw
+    raw.segment(10)
+    raw.index(10)
+
+    def write(first: int, last: int) -> None:
+        raw.write(10, *(write_of(table, n) for n in range(first, last) for table in bench.cassandra.tables.values()))
+
+    def sent(name: str) -> int:
+        return sum(topic == f"events-{TABLE.keyspace}.{name}" for topic, *_ in bench.log.acknowledged)
+
+    write(0, 5)
+    eventually(lambda: agent.ready() == "publishing is disabled: service cdc is not configured")
+    eventually(lambda: store.agents and store.agents[-1].status == "disabled" and store.agents[-1].cdc_raw_bytes > 0)
+    assert metrics.DISABLED._value.get() == 1
+    assert not bench.log.acknowledged
+    store.write("cdc", {})
+    eventually(lambda: agent.ready() == "publishing is disabled: service kafka is not configured")
+    store.write("kafka", KAFKA)
+    eventually(lambda: (sent("t"), sent("u")) == (5, 5))
+    eventually(lambda: agent.ready() is None)
+    # Another set of tables.
+    store.write("cdc", {"table.exclude.list": r"\w+\.u"})
+    eventually(lambda: agent.condition().tables == (TABLE.full_name,))
+    write(5, 8)
+    eventually(lambda: sent("t") == 8)
+    # Disabled: what is written stays, and is sent when it is enabled again.
+    store.delete("cdc")
+    eventually(lambda: "service cdc is not configured" in (agent.ready() or ""))
+    write(8, 10)
+    store.write("cdc", {})
+    eventually(lambda: sent("t") == 10)
+    assert (sent("t"), sent("u")) == (10, 7)
+    # A row that is wrong changes nothing, and is said.
+    store.write("kafka", {"bootstrap.servers": "k:9092", "kafka.sasl.password": "clear"})
+    eventually(lambda: "a secret is not stored in clear" in (agent.ready() or ""))
+    write(10, 11)
+    eventually(lambda: (sent("t"), sent("u")) == (11, 8))
+    eventually(lambda: store.agents[-1].status == "publishing" and "in clear" in store.agents[-1].last_error)
+
+
+def test_a_run_that_fails_ends_no_process(configured: SimpleNamespace) -> None:
+    agent, bench, store = configured.agent, configured.bench, configured.store
+    bench.cassandra.settings = {"cdc_enabled": "false"}
+    store.rows = {"cdc": {}, "kafka": KAFKA}
+    eventually(lambda: "cdc_enabled: false" in (agent.ready() or ""))
+    eventually(lambda: store.agents and store.agents[-1].status == "failing")
+    bench.cassandra.settings = {}
+    eventually(lambda: agent.ready() is None)
+    eventually(lambda: store.agents[-1].status == "publishing")
+    assert "cdc_enabled: false" in store.agents[-1].last_error
+
+
+def test_an_agent_that_misses_three_reports_is_dead(served: Served) -> None:
+    host = uuid.uuid4()
+    report = AgentReport(host, "10.0.0.1", "dc1", "1", "5.0", "publishing", "", ("a.b",), 1, 2, 3, None, "", 1000)
+    assert [StoredReport(report, age, 0).is_alive for age in (0, 2999, 3000)] == [True, True, False]
+    served.store.agents = [report] * 2
+    status_code, answer = served.call("GET", "/api/v1/cdc/agents")
+    assert status_code == 200
+    first = answer["agents"][0]
+    assert (first["host_id"], first["alive"], first["tables"]) == (str(host), True, ["a.b"])
+    assert first["reported_at"] == "2023-11-14T22:13:20.000+00:00"
+
+
+def test_the_statements_are_safe_and_the_same_on_all_nodes() -> None:
+    def store(**more: str) -> ConfigStore:
+        return ConfigStore(AgentSettings.from_properties({**own().properties, **more}, "test"))
+
+    assert store()._table_statement("configs") == store()._table_statement("configs")
+    assert "(service text PRIMARY KEY, config map<text, text>)" in store()._table_statement("configs")
+    for key, text in (("replication", "{'class': 'x'}; DROP KEYSPACE a"), ("keyspace", "a; b"), ("keyspace", "Ab")):
+        with pytest.raises(ConfigError, match=f"config.store.{key}"):
+            store(**{f"config.store.{key}": text})
