@@ -62,7 +62,7 @@ class AgentRun:
         """End all waiting for the broker within so many seconds. A signal handler may call it."""
         self._sink.hurry(seconds)
 
-    def work(self) -> str | None:
+    def run(self) -> str | None:
         """Run the agent until `stop`; with `drain`, until everything in cdc_raw is acknowledged. Return why something
         is not, or None. Raises HelenusError.
         """

@@ -232,7 +232,7 @@ def run(settings: AgentSettings, drain: bool = False, offline: bool = False) -> 
     monitor = Monitor(settings)
     try:
         monitor.serve(agent_run.ready)
-        return agent_run.work()
+        return agent_run.run()
     finally:
         monitor.close()
 

@@ -90,9 +90,9 @@ class Served:
         self.store = store
         self.port = 0
         self.login: str | None = LOGIN
-        given = {"rest_basic_auth_user_info": LOGIN, "listeners": "http://127.0.0.1:1", **properties}
-        given = {key: text for key, text in given.items() if text}
-        self.own = own(state_dir=str(tmp_path / "state"), **given)
+        properties_set = {"rest_basic_auth_user_info": LOGIN, "listeners": "http://127.0.0.1:1", **properties}
+        properties_set = {key: text for key, text in properties_set.items() if text}
+        self.own = own(state_dir=str(tmp_path / "state"), **properties_set)
         self.settings = AgentSettings.from_properties(self.own.properties, "test")
         self.follower = follower(store, tmp_path / "state", self.own)
 
@@ -273,8 +273,8 @@ def test_a_login_is_needed_for_all_but_liveness(served: Served) -> None:
 def test_changes_without_a_login(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, properties: dict[str, str], status_code: int
 ) -> None:
-    given = {"rest_basic_auth_user_info": "", **properties}
-    with Served(tmp_path, MemoryStore(cdc={}), **given).listening(monkeypatch) as api:
+    properties_set = {"rest_basic_auth_user_info": "", **properties}
+    with Served(tmp_path, MemoryStore(cdc={}), **properties_set).listening(monkeypatch) as api:
         api.login = None
         assert api.call("GET", "/api/v1/services")[0] == 200
         assert api.call("PUT", CONFIG.format("cdc"), {"config": {"headers": "none"}})[0] == status_code

@@ -60,11 +60,11 @@ class Writer(threading.Thread):
 class BareAgent:
     """An agent without a file: its settings are variables of its environment."""
 
-    def __init__(self, live: Live, directory: Path) -> None:
+    def __init__(self, live: Live, directory: Path, address: str = "") -> None:
         self.port = free_port()
         self.out = directory / "agent.out"
         self._variables = {
-            "HELENUS_CASSANDRA_CONTACT_POINTS": live.status.contact_points[0],
+            "HELENUS_CASSANDRA_CONTACT_POINTS": address or live.status.contact_points[0],
             "HELENUS_CASSANDRA_PORT": str(live.status.cql_port),
             "HELENUS_CONFIG_STORE": "cassandra",
             "HELENUS_CONFIG_STORE_KEYSPACE": "helenus_live",

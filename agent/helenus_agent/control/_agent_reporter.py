@@ -19,7 +19,7 @@ from helenus_agent.node.cassandra import Cassandra, Node
 from helenus_schemas import __version__
 from helenus_schemas.errors import HelenusError
 
-_ASK_S = 60.0  # s after which the node is asked again: it may be upgraded, or have another limit of cdc_raw
+_ASK_S = 300.0  # s after which the node is asked again: it may be upgraded, or have another limit of cdc_raw
 _MAX_TABLES = 1000
 _MAX_CHARACTERS = 2000
 _log = structlog.get_logger(__name__)

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
-from cassandra import ConsistencyLevel, DriverException, Unauthorized
+from cassandra import ConsistencyLevel, DriverException, InvalidRequest, Unauthorized
 from cassandra.cluster import NoHostAvailable
 from cassandra.policies import WhiteListRoundRobinPolicy
 from cassandra.query import SimpleStatement
@@ -30,6 +30,7 @@ _AGENTS = (
     "trouble text, tables frozen<list<text>>, oldest_unsent_ms bigint, segments_pending int, cdc_raw_bytes bigint, "
     "cdc_raw_headroom_bytes bigint, last_error text, interval_ms int, reported_at timestamp"
 )
+_WITH_ID = " WITH id = "
 _TABLES = {"configs": _CONFIGS, "agents": _AGENTS}
 
 
@@ -173,12 +174,21 @@ class ConfigStore:
                 statements.insert(0, self._keyspace_statement(session))
             for number, statement in enumerate(statements):
                 try:
-                    self._rows(session, statement)
+                    self._make(session, statement)
                 except Unauthorized as error:
                     advice = f"execute as another role: {'; '.join(statements[number:])};"
                     message = f"the agent's role may not make what config.store=cassandra needs: {error}"
                     raise HelenusError(Kind.CASSANDRA_AUTH, message, self._where, advice) from None
             self._is_made = True
+
+    def _make(self, session: Any, statement: str) -> None:
+        try:
+            self._rows(session, statement)
+        except InvalidRequest:
+            without_id = statement.partition(_WITH_ID)[0]
+            if without_id == statement:
+                raise
+            self._rows(session, without_id)  # a Cassandra that gives ids by itself, and to one table one
 
     def _keyspace_statement(self, session: Any) -> str:
         replication = self._settings.config_store_replication
@@ -196,7 +206,7 @@ class ConfigStore:
         """
         full_name = f"{self._keyspace}.{name}"
         table_id = uuid.uuid5(_NAMESPACE, full_name)
-        return f"CREATE TABLE IF NOT EXISTS {full_name} ({_TABLES[name]}) WITH id = {table_id}"
+        return f"CREATE TABLE IF NOT EXISTS {full_name} ({_TABLES[name]}){_WITH_ID}{table_id}"
 
     def _error(self, error: Exception) -> HelenusError:
         if isinstance(error, Unauthorized):

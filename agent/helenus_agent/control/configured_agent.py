@@ -83,7 +83,7 @@ class ConfiguredAgent:
         """Return why the agent does not publish as configured, None if it does."""
         config = self._follower.config
         if config.settings is None:
-            return config.reason
+            return "; ".join(filter(None, (config.reason, self._follower.trouble)))
         agent_run = self._agent_run
         reason = self._failure or (agent_run.ready() if agent_run else "the agent is starting")
         return reason or self._follower.refusal or None
@@ -94,8 +94,7 @@ class ConfiguredAgent:
         agent = agent_run.agent if agent_run else None
         trouble = self.ready() or self._follower.trouble
         if self._follower.config.settings is None:
-            refusal = self._follower.trouble
-            return AgentCondition("disabled", f"{trouble}; {refusal}" if refusal else trouble, ())
+            return AgentCondition("disabled", trouble, ())
         is_working = not self._failure and agent_run is not None and agent_run.ready() is None
         return AgentCondition("publishing" if is_working else "failing", trouble, agent.table_names if agent else ())
 
@@ -109,12 +108,13 @@ class ConfiguredAgent:
         try:
             self._agent_run = AgentRun(settings, self._follower.changed)
             self._failure = ""
-            self._agent_run.work()
+            self._agent_run.run()
             self._retry_s = _FIRST_RETRY_S
         except HelenusError as error:
             self._failure = str(error)
             self._reporter.note_error(self._failure)
             _log.error("agent.failed", kind=error.kind.value, error=str(error), wait_s=self._retry_s)
+            self._watch.look(self._raw_directory(), self._reporter.node)
             if not self._follower.changed.wait(self._retry_s):
                 self._retry_s = min(2 * self._retry_s, _LONGEST_RETRY_S)
         finally:
