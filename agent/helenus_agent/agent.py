@@ -55,6 +55,8 @@ _COMMIT = 0.25  # s between two commits of events
 _COMMIT_QUIET = 10.0  # s between two that only save how far a log without events is read
 _FLUSH = 10.0  # s without an acknowledgement after which what was appended is appended again
 _FLUSH_LAST = 5.0  # the same at the end
+STARTING = "the agent is starting"
+"""Why an agent is not healthy at first."""
 _log = structlog.get_logger(__name__)
 
 
@@ -94,7 +96,7 @@ class Agent:
         self._has_progress = False
         self._appended_at = 0.0
         self._oldest: float | None = None
-        self._trouble: str | None = "the agent is starting"
+        self._trouble: str | None = STARTING
         self._is_draining = self.drained = False
         self._unseen = 0
         self._read_unlinked: set[int] = set()

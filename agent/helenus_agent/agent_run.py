@@ -15,7 +15,7 @@ from tenacity import RetryCallState, Retrying, retry_if_exception, wait_fixed
 from tenacity.nap import sleep_using_event
 
 from helenus_agent import metrics
-from helenus_agent.agent import Agent, may_pass
+from helenus_agent.agent import STARTING, Agent, may_pass
 from helenus_agent.commitlog import decoder
 from helenus_agent.config import AgentSettings, check_places, raw_directory
 from helenus_agent.node import identity
@@ -56,7 +56,7 @@ class AgentRun:
 
     def ready(self) -> str | None:
         """Return why the agent is not healthy, None if it is."""
-        return self.agent.ready() if self.agent else "the agent is starting"
+        return self.agent.ready() if self.agent else STARTING
 
     def hurry(self, seconds: float) -> None:
         """End all waiting for the broker within so many seconds. A signal handler may call it."""

@@ -85,7 +85,7 @@ class AgentReporter:
     def _write(self) -> None:
         node, condition = self.node, self._condition()
         assert node is not None
-        if condition.trouble and condition.status != "disabled":
+        if condition.trouble and condition.status in ("publishing", "failing"):
             self._last_error = condition.trouble
         headroom = metrics.total(metrics.RAW_HEADROOM)
         self._store.report(

@@ -36,8 +36,9 @@ _TABLES = {"configs": _CONFIGS, "agents": _AGENTS}
 
 @dataclass(frozen=True)
 class AgentReport:
-    """What an agent writes of itself. `status` is `publishing`, `disabled` or `failing`, and `trouble` says why it is
-    not healthy; `last_error` is the last one that there was. `cdc_raw_headroom_bytes` is None if it is not known.
+    """What an agent writes of itself. `status` is `publishing`, `starting`, `disabled` or `failing`, `trouble` says
+    why it is not healthy; `last_error` is the last one that there was. `cdc_raw_headroom_bytes` is None if it is not
+    known.
     """
 
     host_id: uuid.UUID

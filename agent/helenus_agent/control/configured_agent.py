@@ -14,6 +14,7 @@ from pathlib import Path
 import structlog
 
 from helenus_agent import metrics
+from helenus_agent.agent import STARTING
 from helenus_agent.agent_run import AgentRun
 from helenus_agent.config import AgentSettings, read_yaml
 from helenus_agent.control import _saved_configs
@@ -85,7 +86,7 @@ class ConfiguredAgent:
         if config.settings is None:
             return "; ".join(filter(None, (config.reason, self._follower.trouble)))
         agent_run = self._agent_run
-        reason = self._failure or (agent_run.ready() if agent_run else "the agent is starting")
+        reason = self._failure or (agent_run.ready() if agent_run else STARTING)
         return reason or self._follower.refusal or None
 
     def condition(self) -> AgentCondition:
@@ -95,8 +96,9 @@ class ConfiguredAgent:
         trouble = self.ready() or self._follower.trouble
         if self._follower.config.settings is None:
             return AgentCondition("disabled", trouble, ())
-        is_working = not self._failure and agent_run is not None and agent_run.ready() is None
-        return AgentCondition("publishing" if is_working else "failing", trouble, agent.table_names if agent else ())
+        reason = self._failure or (agent_run.ready() if agent_run else STARTING)
+        condition = {None: "publishing", STARTING: "starting"}.get(reason, "failing")
+        return AgentCondition(condition, trouble, agent.table_names if agent else ())
 
     def answer(self, request: HttpRequest) -> HttpAnswer:
         """Answer a request to the REST API."""

@@ -42,7 +42,8 @@ _THREADS = 2
 _API = "/api/"
 _SAFE = ("GET", "HEAD")
 _BODY_BYTES = 256 << 10  # of a configuration: some hundred times what one has
-_DISCARDED_BYTES = 4 << 20  # of a body that is too long
+_DISCARDED_BYTES = 4 << 20  # of a body that is not wanted
+_LINGER_S = 1.0
 _LENGTH_DIGITS = 12
 _REQUEST_LINE = re.compile(r"([A-Z]{1,20}) (/[!-~]*) HTTP/1\.[01]")
 _HOST = re.compile(r"(?im)^host[ \t]*:[ \t]*(.*?)[ \t]*\r?$")
@@ -222,6 +223,10 @@ class HttpListener:
             self._listening.begin_answer(address)
             writer.write(answer.encode(not head.startswith(b"HEAD ")))
             await writer.drain()
+            if answer.status >= 400 and not head.startswith((b"GET ", b"HEAD ")):
+                # A client that still sends its body when the connection is reset may not see the answer.
+                with contextlib.suppress(asyncio.TimeoutError):
+                    await asyncio.wait_for(_discard(reader), _LINGER_S)
         except (asyncio.IncompleteReadError, OSError):
             pass  # the client has gone
         finally:
@@ -270,10 +275,6 @@ class HttpListener:
         if not (length.isascii() and length.isdigit() and len(length) < _LENGTH_DIGITS):
             return error_answer(400, "Content-Length is no length")
         if int(length) > _BODY_BYTES:
-            # A client that still sends when the connection ends may not see the answer.
-            remaining = min(int(length), _DISCARDED_BYTES)
-            while remaining and (piece := await reader.read(min(remaining, connections.HEAD_BYTES))):
-                remaining -= len(piece)
             return error_answer(413, f"the body may have {_BODY_BYTES} bytes")
         request = replace(request, body=await reader.readexactly(int(length)))
         self._listening.work_on(address)
@@ -289,6 +290,13 @@ class HttpListener:
     def _health(self) -> HttpAnswer:
         reason = self._ready()
         return HttpAnswer(200 if reason is None else 503, f"{reason or 'ready'}\n".encode())
+
+
+async def _discard(reader: asyncio.StreamReader) -> None:
+    """Read what a client still sends, until it ends."""
+    remaining = _DISCARDED_BYTES
+    while remaining > 0 and (piece := await reader.read(connections.HEAD_BYTES)):
+        remaining -= len(piece)
 
 
 def _split_header(line: str) -> tuple[str, str, str]:
