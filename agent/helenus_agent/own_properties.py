@@ -23,7 +23,7 @@ _log = structlog.get_logger(__name__)
 class OwnProperties:
     """The keys and values as they are written, from `source`, a file's name or "the environment".
 
-    `files` are the file itself and those that it refers to.
+    `files` are the file itself, and those that it names or refers to.
     """
 
     source: str
@@ -41,7 +41,8 @@ class OwnProperties:
         variables = {key: os.environ[name] for name, key in ENVIRONMENT.items() if name in os.environ}
         own_keys = {AgentSettings.key_of(name) for name in properties}
         added = {key: text for key, text in variables.items() if AgentSettings.key_of(key) not in own_keys}
-        files = frozenset({masking.absolute(path), *masking.files(properties.values())})
+        named = {text for key, text in properties.items() if AgentSettings.key_of(key).endswith("file")}
+        files = frozenset({masking.absolute(path), *map(masking.absolute, named), *masking.files(properties.values())})
         return cls(str(path), {**added, **properties}, files)
 
 

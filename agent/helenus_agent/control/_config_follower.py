@@ -26,6 +26,11 @@ _UNREAD = "publishing is disabled: configs is not read yet"
 _log = structlog.get_logger(__name__)
 
 
+def describe(error: ConfigError) -> str:
+    """Return what is wrong with rows, in one line."""
+    return "; ".join(f"{problem.source}: {problem}" for problem in error.problems)
+
+
 class ConfigFollower:
     """The configuration as it is now; a thread of its own reads it. `changed` is set when there is another one."""
 
@@ -113,16 +118,17 @@ class ConfigFollower:
         try:
             return effective_config(self._own, self._saved)
         except ConfigError as error:  # the agent's own file, or one that is referred to, is another one now
-            self._row_error = str(error)
-            return EffectiveConfig(None, f"publishing is disabled: {error}")
+            self._row_error = describe(error)
+            return EffectiveConfig(None, "publishing is disabled: the configuration that was saved is wrong now")
 
     def _take_over(self, rows: Rows) -> None:
         try:
             config = effective_config(self._own, rows)
         except ConfigError as error:
-            if str(error) != self._row_error:
-                _log.error("configs.refused", error=str(error), then="the last configuration that was right is used")
-            self._row_error = str(error)
+            problems = describe(error)
+            if problems != self._row_error:
+                _log.error("configs.refused", error=problems, then="the last configuration that was right is used")
+            self._row_error = problems
             metrics.CONFIG_REFUSED.set(1)
             return
         self._row_error = ""

@@ -12,7 +12,7 @@ from typing import Any
 
 import structlog
 
-from helenus_agent.control._config_follower import ConfigFollower
+from helenus_agent.control._config_follower import ConfigFollower, describe
 from helenus_agent.control._config_store import ConfigStore, StoredReport
 from helenus_agent.control._service_configs import SERVICES, shown_config
 from helenus_schemas.errors import HelenusError, Kind
@@ -37,7 +37,7 @@ class ControlApi:
         try:
             answer = self._dispatch(request)
         except ConfigError as error:
-            answer = error_answer(400, "\n".join(f"{problem.source}: {problem}" for problem in error.problems))
+            answer = error_answer(400, describe(error))
         except HelenusError as error:
             answer = error_answer(503 if error.kind is Kind.CASSANDRA_UNREACHABLE else 500, str(error))
         if request.method not in ("GET", "HEAD"):

@@ -87,7 +87,9 @@ class ConfiguredAgent:
             return "; ".join(filter(None, (config.reason, self._follower.trouble)))
         agent_run = self._agent_run
         reason = self._failure or (agent_run.ready() if agent_run else STARTING)
-        return reason or self._follower.refusal or None
+        if reason or not self._follower.refusal:
+            return reason
+        return f"{self._follower.refusal}; the last configuration that was right is used"
 
     def condition(self) -> AgentCondition:
         """Return how the agent is, for its report."""
