@@ -148,7 +148,7 @@ def test_bodies_and_statuses_are_the_sidecars(served: Served) -> None:
     assert served.call("PUT", CONFIG.format("kafka"), {"config": KAFKA}) == (200, {"config": KAFKA})
     both = [{"service": "cdc", "config": body["config"]}, {"service": "kafka", "config": KAFKA}]
     assert served.call("GET", "/api/v1/services/") == (200, {"services": both})
-    assert served.call("GET", CONFIG.format("cdc")) == (200, both[0])
+    assert served.call("GET", CONFIG.format("CDC")) == served.call("GET", CONFIG.format("cdc")) == (200, both[0])
     assert served.call("DELETE", CONFIG.format("cdc")) == (200, {"status": "OK"})
     assert served.call("GET", CONFIG.format("cdc"))[0] == 404
     assert served.call("POST", CONFIG.format("cdc"), body)[0] == 405
@@ -430,7 +430,18 @@ def test_publishing_is_disabled_whatever_else_is_wrong(tmp_path: Path) -> None:
     assert following.config.reason == "publishing is disabled: configs is not read yet"
     del store.rows["cdc"]
     following.poll()
+    following.poll()
     assert following.config.reason == "publishing is disabled: service cdc is not configured"
+
+
+def test_a_row_is_gone_when_two_reads_in_turn_miss_it(tmp_path: Path) -> None:
+    rows = {"cdc": {}, "kafka": KAFKA}
+    store = MemoryStore(**rows)
+    following = follower(store, tmp_path)
+    for found, is_publishing in ((rows, True), ({}, True), (rows, True), ({}, True), ({}, False), (rows, True)):
+        store.rows = found  # type: ignore[assignment]
+        following.poll()
+        assert (following.config.settings is not None) is is_publishing
 
 
 def test_a_wrong_row_is_checked_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

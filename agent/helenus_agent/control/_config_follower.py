@@ -46,6 +46,7 @@ class ConfigFollower:
         self._seen: Rows | None = None
         self._saved: Rows | None = _saved_configs.load(state_dir)
         self._checked_at = 0.0
+        self._was_missing = False
         self._read_error = ""
         self._row_error = ""
         self._save_error = ""
@@ -105,6 +106,12 @@ class ConfigFollower:
             self._read_error = str(error)
             return
         self._read_error = ""
+        # A replica that has missed much may once answer without a row: publishing is not disabled for that.
+        is_missing = bool((self._seen or {}).keys() - rows.keys())
+        if is_missing and not self._was_missing:
+            self._was_missing = True
+            return
+        self._was_missing = False
         is_due = bool(self._row_error) and time.monotonic() - self._checked_at > _RECHECK_S
         if rows != self._seen or is_due:
             self._checked_at, self._seen = time.monotonic(), rows

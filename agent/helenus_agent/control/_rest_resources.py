@@ -55,7 +55,7 @@ class ControlApi:
         match = _CONFIG.fullmatch(path)
         if match is None:
             return error_answer(404, "Not Found")
-        service = match[1]
+        service = match[1].lower()  # the Sidecar takes any case
         if service not in SERVICES:
             supported = ", ".join(SERVICES)
             return error_answer(400, f"Invalid service provided. Supported services: {supported}")
