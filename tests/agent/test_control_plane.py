@@ -438,10 +438,15 @@ def test_a_row_is_gone_when_two_reads_in_turn_miss_it(tmp_path: Path) -> None:
     rows = {"cdc": {}, "kafka": KAFKA}
     store = MemoryStore(**rows)
     following = follower(store, tmp_path)
-    for found, is_publishing in ((rows, True), ({}, True), (rows, True), ({}, True), ({}, False), (rows, True)):
-        store.rows = found  # type: ignore[assignment]
+    for stored, is_publishing in ((rows, True), ({}, True), (rows, True), ({}, True), ({}, False), (rows, True)):
+        store.rows = stored  # type: ignore[assignment]
         following.poll()
         assert (following.config.settings is not None) is is_publishing
+    store.rows = {}
+    restarted = follower(store, tmp_path)
+    for is_publishing in (True, False):
+        restarted.poll()
+        assert (restarted.config.settings is not None) is is_publishing
 
 
 def test_a_wrong_row_is_checked_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -107,7 +107,8 @@ class ConfigFollower:
             return
         self._read_error = ""
         # A replica that has missed much may once answer without a row: publishing is not disabled for that.
-        is_missing = bool((self._seen or {}).keys() - rows.keys())
+        known_rows = self._saved if self._seen is None else self._seen
+        is_missing = bool((known_rows or {}).keys() - rows.keys())
         if is_missing and not self._was_missing:
             self._was_missing = True
             return
