@@ -23,6 +23,7 @@ from patience import eventually
 
 from helenus_schemas.codec.key import KeyCodec
 from helenus_schemas.cql.table import read_tables
+from helenus_stack.records import messages
 
 pytestmark = [
     pytest.mark.integration,
@@ -124,8 +125,8 @@ def live(small_segments: Any, tmp_path: Path) -> Iterator[Live]:
 
 def keys(live: Live, table: str) -> Counter[int]:
     codec = KeyCodec(next(t for t in read_tables(live.session, "control").values() if t.name == table))
-    events = live.events(f"events-control.{table}")
-    return Counter(int.from_bytes(codec.decode(key)[0] or b"", "big") for key, _ in events)
+    events = messages(live.status.bootstrap_servers, f"events-control.{table}")
+    return Counter(int.from_bytes(codec.decode(event.key() or b"")[0] or b"", "big") for event in events)
 
 
 def test_an_agent_with_nothing_but_a_contact_point(live: Live, tmp_path: Path) -> None:
@@ -161,15 +162,15 @@ def test_an_agent_with_nothing_but_a_contact_point(live: Live, tmp_path: Path) -
         eventually(lambda: len(keys(live, "a")) > disabled_at + 100, agent.out.read_text)
         # A wrong row that CQL writes changes nothing, not even at a restart.
         live.session.execute(
-            "UPDATE helenus_live.configs SET config['topic.partitions'] = 'many' WHERE service = 'cdc'"
+            "UPDATE helenus_live.configs SET config['topic.retention.ms'] = 'many' WHERE service = 'cdc'"
         )
-        eventually(lambda: "topic.partitions=many: give a whole number" in agent.health(), agent.out.read_text)
+        eventually(lambda: "topic.retention.ms=many: give a whole number" in agent.health(), agent.out.read_text)
         assert agent.stop() == 0
         agent.start()
-        eventually(lambda: "topic.partitions=many: give a whole number" in agent.health(), agent.out.read_text)
+        eventually(lambda: "topic.retention.ms=many: give a whole number" in agent.health(), agent.out.read_text)
         refused_at = writer.count
         eventually(lambda: len(keys(live, "a")) > refused_at, agent.out.read_text)
-        eventually(lambda: "topic.partitions=many" in agent.report()["trouble"], agent.out.read_text)
+        eventually(lambda: "topic.retention.ms=many" in agent.report()["trouble"], agent.out.read_text)
         assert agent.call("PUT", CDC, BOTH)[0] == 200
         eventually(lambda: agent.health() == "ready", agent.out.read_text)
         # Nothing is lost, nothing is sent twice.

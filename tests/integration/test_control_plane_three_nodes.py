@@ -13,6 +13,7 @@ from agent.test_live import Live
 from patience import eventually
 
 from helenus_schemas.event.wire import decode
+from helenus_stack.records import messages
 from helenus_stack.stack import Stack
 
 pytestmark = [
@@ -58,7 +59,8 @@ def test_three_agents_without_files(live: Live, tmp_path: Path) -> None:
             live.session.execute(f"INSERT INTO control.a (k, v) VALUES ({k}, 'x')")
 
     def copies() -> Counter[tuple[str, bytes]]:
-        return Counter((str(decode(value).node), key) for key, value in live.events("events-control.a"))
+        events = messages(live.status.bootstrap_servers, "events-control.a")
+        return Counter((str(decode(event.value()).node), event.key()) for event in events)
 
     try:
         # They make the keyspace and its tables at the same time.
