@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import ssl
 import threading
@@ -24,6 +25,7 @@ from agent.writer import table_of
 from patience import eventually
 
 from helenus_agent import agent_run, metrics, status
+from helenus_agent.agent import Agent
 from helenus_agent.config import AgentSettings
 from helenus_agent.control import _agent_reporter, _config_follower, _saved_configs, configured_agent
 from helenus_agent.control._config_follower import ConfigFollower
@@ -547,6 +549,25 @@ def test_a_life(configured: SimpleNamespace) -> None:
     write(10, 11)
     eventually(lambda: (sent("t"), sent("u")) == (11, 8))
     eventually(lambda: store.agents[-1].status == "publishing" and "in clear" in store.agents[-1].last_error)
+
+
+def test_a_change_leaves_nothing_behind(configured: SimpleNamespace) -> None:
+    agent, bench, store = configured.agent, configured.bench, configured.store
+    bench.raw.segment(10)
+    bench.raw.index(10)
+    store.rows = {"cdc": {}, "kafka": KAFKA}
+    eventually(lambda: agent.ready() is None, every=0.05)
+    files = len(list(Path("/proc/self/fd").iterdir()))
+    for partitions in range(5, 15):
+        store.write("cdc", {"topic.partitions": str(partitions)})
+        # The thread of the next run ends the one before; what is made of it says that it has begun.
+        eventually(lambda: not agent._follower.changed.is_set() and agent.ready() is None, every=0.05)
+        bench.raw.write(10, write_of(TABLE, partitions))
+        eventually(lambda n=partitions: len(bench.log.acknowledged) == n - 4, every=0.05)
+    gc.unfreeze()
+    gc.collect()
+    assert sum(isinstance(thing, Agent) for thing in gc.get_objects()) <= 2
+    assert abs(len(list(Path("/proc/self/fd").iterdir())) - files) <= 2
 
 
 def test_a_run_that_fails_ends_no_process(configured: SimpleNamespace) -> None:

@@ -145,8 +145,7 @@ class ConfigFollower:
             if config == self._config:
                 return
             self._config = config
-        action = "publish" if config.settings else "publish nothing"
-        _log.info("configs.changed", then=action, reason=config.reason or None)
+        _log.info("configs.changed", then="publish" if config.settings else config.reason)
         self.changed.set()
 
     def _save(self, rows: Rows) -> None:

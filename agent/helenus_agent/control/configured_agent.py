@@ -8,6 +8,7 @@ agent's, the configuration can be corrected.
 from __future__ import annotations
 
 import contextlib
+import gc
 import threading
 from pathlib import Path
 
@@ -123,6 +124,9 @@ class ConfiguredAgent:
                 self._retry_s = min(2 * self._retry_s, _LONGEST_RETRY_S)
         finally:
             self._agent_run = None
+            # A run has the collector pass over what there is when it begins, and the next one makes all of it anew.
+            gc.unfreeze()
+            gc.collect()
 
     def _idle(self, reason: str) -> None:
         """Wait for another configuration. What the node logs stays in cdc_raw."""
