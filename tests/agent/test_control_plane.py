@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import gc
 import json
 import ssl
 import threading
 import urllib.error
 import urllib.request
 import uuid
+import weakref
 from base64 import b64encode
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -558,15 +558,20 @@ def test_a_change_leaves_nothing_behind(configured: SimpleNamespace) -> None:
     store.rows = {"cdc": {}, "kafka": KAFKA}
     eventually(lambda: agent.ready() is None, every=0.05)
     files = len(list(Path("/proc/self/fd").iterdir()))
+    agents: list[weakref.ref[Agent]] = []
     for partitions in range(5, 15):
         store.write("cdc", {"topic.partitions": str(partitions)})
-        # The thread of the next run ends the one before; what is made of it says that it has begun.
-        eventually(lambda: not agent._follower.changed.is_set() and agent.ready() is None, every=0.05)
+
+        def is_taken_over(partitions: int = partitions) -> bool:
+            agent_run = agent._agent_run
+            is_next = agent_run is not None and agent_run._settings.topic_partitions == partitions
+            return is_next and agent_run.ready() is None
+
+        eventually(is_taken_over, every=0.05)
+        agents.append(weakref.ref(agent._agent_run.agent))
         bench.raw.write(10, write_of(TABLE, partitions))
         eventually(lambda n=partitions: len(bench.log.acknowledged) == n - 4, every=0.05)
-    gc.unfreeze()
-    gc.collect()
-    assert sum(isinstance(thing, Agent) for thing in gc.get_objects()) <= 2
+    assert sum(ended() is not None for ended in agents) <= 2
     assert abs(len(list(Path("/proc/self/fd").iterdir())) - files) <= 2
 
 
