@@ -15,7 +15,7 @@ from helenus_schemas.settings import masking
 from helenus_schemas.settings.properties import read_properties
 
 _PREFIX = "HELENUS_"
-_OTHERS = ("HELENUS_FAILPOINT",)
+_NO_SETTINGS = ("HELENUS_FAILPOINT",)
 _log = structlog.get_logger(__name__)
 
 
@@ -36,14 +36,20 @@ class OwnProperties:
         `HELENUS_…`. Raises ConfigError.
         """
         if path is None:
-            return cls("the environment", _read_variables(os.environ))
+            variables = _read_variables(os.environ)
+            return cls("the environment", variables, _secret_files(variables))
         properties = read_properties(path)
         variables = {key: os.environ[name] for name, key in ENVIRONMENT.items() if name in os.environ}
         own_keys = {AgentSettings.key_of(name) for name in properties}
         added = {key: text for key, text in variables.items() if AgentSettings.key_of(key) not in own_keys}
-        named = {text for key, text in properties.items() if AgentSettings.key_of(key).endswith("file")}
-        files = frozenset({masking.absolute(path), *map(masking.absolute, named), *masking.files(properties.values())})
+        files = frozenset({masking.absolute(path)}) | _secret_files({**added, **properties})
         return cls(str(path), {**added, **properties}, files)
+
+
+def _secret_files(properties: Mapping[str, str]) -> frozenset[Path]:
+    """Return the files that properties name, such as certificates, and those that they refer to."""
+    named = {text for key, text in properties.items() if AgentSettings.key_of(key).endswith(("file", "location"))}
+    return frozenset({*map(masking.absolute, named), *masking.files(properties.values())})
 
 
 def load_settings(path: Path | None) -> AgentSettings:
@@ -62,7 +68,7 @@ def _read_variables(environment: Mapping[str, str]) -> dict[str, str]:
     prefixes = AgentSettings.prefixes()
     properties = {}
     for variable, text in environment.items():
-        if not variable.startswith(_PREFIX) or variable in _OTHERS:
+        if not variable.startswith(_PREFIX) or variable in _NO_SETTINGS:
             continue
         key = variable.removeprefix(_PREFIX).lower().replace("_", ".")
         if variable.removeprefix(_PREFIX) in fields or key.startswith(tuple(prefixes)):

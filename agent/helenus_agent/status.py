@@ -26,6 +26,11 @@ from helenus_schemas.service.listener_tls import own_tls
 
 _TIMEOUT = 2.0
 _PREFIX = "helenus_agent_"
+_CONFIG_TROUBLE = {
+    "publishing_disabled": "publishing is disabled: GET /api/v1/cdc/agents says why",
+    "config_refused": "a row of configs is refused, and the last right ones are used: the log has why",
+}
+"""By metric, what is in the configuration in Cassandra while the agent is healthy."""
 
 
 @dataclass(frozen=True)
@@ -108,6 +113,7 @@ def read_status(settings: AgentSettings) -> AgentStatus:
     metrics: dict[str, float] = {}
     if running and settings.listener[1]:
         metrics = _fetch_metrics(settings, trouble)
+    trouble += [reason for name, reason in _CONFIG_TROUBLE.items() if metrics.get(name)]
     saved_at = state.saved_at(settings.state_dir)
     limit = metrics.get("cdc_raw_limit_bytes") or _configured_limit(settings)
     return AgentStatus(

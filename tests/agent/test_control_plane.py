@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import ssl
+import sys
 import threading
 import urllib.error
 import urllib.request
@@ -27,11 +28,18 @@ from patience import eventually
 from helenus_agent import agent_run, metrics, status
 from helenus_agent.agent import Agent
 from helenus_agent.config import AgentSettings
-from helenus_agent.control import _agent_reporter, _config_follower, _saved_configs, configured_agent
+from helenus_agent.control import (
+    _agent_reporter,
+    _config_follower,
+    _saved_configs,
+    _service_configs,
+    configured_agent,
+)
 from helenus_agent.control._config_follower import ConfigFollower
 from helenus_agent.control._config_store import AgentReport, ConfigStore, StoredReport
 from helenus_agent.control._rest_resources import ControlApi
-from helenus_agent.control._service_configs import SHARED, effective_config
+from helenus_agent.control._row_keys import ROW_KEYS, ROW_SETTINGS
+from helenus_agent.control._service_configs import check_service, effective_config
 from helenus_agent.control.configured_agent import ConfiguredAgent
 from helenus_agent.monitor import Monitor
 from helenus_agent.own_properties import OwnProperties, load_settings
@@ -39,6 +47,7 @@ from helenus_agent.state import StateDirectory
 from helenus_schemas.errors import HelenusError, Kind
 from helenus_schemas.service import monitoring
 from helenus_schemas.settings.properties import ConfigError
+from helenus_sinks.kafka.settings import wrong_settings
 
 KAFKA = {"bootstrap.servers": "k:9092"}
 LOGIN = "me:secret"
@@ -158,6 +167,25 @@ def test_bodies_and_statuses_are_the_sidecars(served: Served) -> None:
     assert served.call("GET", CONFIG.format("spark"))[0] == 400
 
 
+FORBIDDEN = (
+    "sasl.oauthbearer.method",
+    "sasl.oauthbearer.token.endpoint.url",
+    "sasl.oauthbearer.assertion.file",
+    "sasl.oauthbearer.assertion.private.key.file",
+    "sasl.oauthbearer.assertion.jwt.template.file",
+    "sasl.kerberos.kinit.cmd",
+    "sasl.kerberos.keytab",
+    "test.mock.num.brokers",
+    "allow.auto.create.topics",
+    "logger",
+    "error_cb",
+    "default.topic.config",
+    "plugin.library.paths",
+    "ssl.engine.location",
+    "ssl.ca.location",
+    "ssl.key.location",
+    "ssl.keystore.location",
+)
 TEXT = "${env:NO_SUCH_VARIABLE}"
 WRONG = [
     ("cdc", b"", "no JSON"),
@@ -174,7 +202,7 @@ WRONG = [
     ("cdc", {"config": {"": "x"}}, "a key is empty"),
     ("cdc", b'{"config": {"topic.prefix": "\\ud800"}}', "no Unicode"),
     ("cdc", {"config": {"topic.partitions": "many"}}, "topic.partitions=many: give a whole number"),
-    ("cdc", {"config": {"table.include.list": "shop.*, ("}}, "not a regular expression"),
+    ("cdc", {"config": {"table.include.list": "shop.*, [a"}}, "not a regular expression"),
     ("cdc", {"config": {"topic.prefx": "x"}}, "did you mean topic.prefix"),
     ("cdc", {"config": {"state.dir": "/tmp"}}, "concerns a single node"),
     ("cdc", {"config": {"segment.transfer": "os:system"}}, "concerns a single node"),
@@ -189,10 +217,19 @@ WRONG = [
     ("kafka", {"config": {**KAFKA, "sasl.password": TEXT}}, "variables have to match"),
     ("kafka", {"config": {**KAFKA, "client.id": "${file:/etc/passwd:root}"}}, "may not refer to it"),
     ("kafka", {"config": {**KAFKA, "acks": "${vault:x}"}}, "there are no references"),
-    ("kafka", {"config": {**KAFKA, "kafka.plugin.library.paths": "/tmp/evil.so"}}, "names code that runs"),
-    ("kafka", {"config": {**KAFKA, "producer.linger": "1"}}, "No such configuration property"),
+    ("kafka", {"config": {**KAFKA, "kafka.plugin.library.paths": "/tmp/evil.so"}}, "not among librdkafka's"),
+    ("kafka", {"config": {**KAFKA, "producer.linger": "1"}}, "did you mean linger.ms?"),
     ("kafka", {"config": {**KAFKA, "enable.idempotence": "false"}}, "leave it out"),
-    ("kafka", {"config": {**KAFKA, "ssl.ca.location": "/no/such.pem"}}, "no such file"),
+    *(("kafka", {"config": {**KAFKA, key: "x"}}, "not among librdkafka's settings") for key in FORBIDDEN),
+    *(("cdc", {"config": {f"producer.{key}": "x"}}, "not among librdkafka's settings") for key in FORBIDDEN),
+    ("pulsar", {"config": {"pulsar.service.url": "pulsar://p:1", "pulsar.tls.cafile": "/x"}}, "concerns a single node"),
+    ("cdc", {"config": {"log": "rabbit"}}, "give kafka or pulsar"),
+    ("cdc", {"config": {"table.include.list": r"a{4294967296}\.b"}}, "has no ( ) { } |"),
+    ("cdc", {"config": {"table.include.list": "(" * 900}}, "has no ( ) { } |"),
+    ("cdc", {"config": {"table.include.list": "a," + "x" * 1001}}, "1000 characters at most"),
+    ("cdc", {"config": {"table.exclude.list": r"(\w+)*\.(\w+)*x"}}, "has no ( ) { } |"),
+    ("cdc", {"config": {"cells.include.list": r"\w*\w*\w*x"}}, "2 of * + ? at most"),
+    ("cdc", {"config": {"cells.include.list": "${env:X}"}}, "give the names themselves"),
     ("pulsar", {"config": {"pulsar.service.url": "pulsar://p:6650", "pulsar.auth.token": "abc"}}, "in clear"),
     ("pulsar", {"config": {"pulsar.service.url": "p:6650"}}, "pulsar://host:port"),
     ("cdc", {"config": {f"kafka.k{n}": "x" for n in range(501)}}, "500 are the most"),
@@ -312,11 +349,17 @@ def test_tls_and_status(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
         assert api.call("PUT", CONFIG.format("cdc"), {"config": {}}, tls=context) == (200, {"config": {}})
         own_settings = api.settings.model_copy(update={"listeners": f"https://127.0.0.1:{api.port}"})
         state = StateDirectory(own_settings.state_dir)
+        metrics.DISABLED.set(1)
+        metrics.CONFIG_REFUSED.set(1)
         try:
             read = status.read_status(own_settings)
         finally:
+            metrics.DISABLED.set(0)
+            metrics.CONFIG_REFUSED.set(0)
             state.close()
         assert read.metrics, read.trouble
+        assert any("publishing is disabled" in trouble for trouble in read.trouble)
+        assert any("configs is refused" in trouble for trouble in read.trouble)
         with pytest.raises((OSError, urllib.error.URLError)):
             urllib.request.urlopen(f"http://127.0.0.1:{api.port}/health/live", timeout=5)
 
@@ -331,8 +374,20 @@ def test_every_key_is_of_all_nodes_or_of_one() -> None:
     beginnings = ("cassandra.", "config.", "listeners", "http.", "rest.", "segment.")
     of_a_node = {key for key in keys if key.startswith(beginnings)}
     of_a_node |= {"state.dir", "cdc.raw.dir", "startup.timeout.ms", "log.format"}
-    assert keys == SHARED | of_a_node
-    assert not SHARED & of_a_node
+    of_a_node |= {"pulsar.tls.cafile"}
+    assert keys == ROW_KEYS | of_a_node
+    assert not ROW_KEYS & of_a_node
+
+
+def test_settings_of_librdkafka_name_no_file_and_no_code() -> None:
+    """Whoever adds one to the list has to see what it does."""
+    parts = {part for setting in ROW_SETTINGS for part in setting.split(".")}
+    assert not parts & set(
+        "location file path paths cmd keytab url test engine plugin config template callback".split()
+    )
+    assert not any(setting.startswith(("sasl.oauthbearer", "sasl.kerberos")) for setting in ROW_SETTINGS)
+    unknown = [setting for setting in ROW_SETTINGS if "No such" in str(wrong_settings({setting: "1"}, {setting}))]
+    assert unknown == []
 
 
 def test_the_agents_own_keys_win() -> None:
@@ -341,6 +396,94 @@ def test_the_agents_own_keys_win() -> None:
     assert settings is not None
     assert (settings.topic_prefix, settings.headers, settings.producer) == ("own-", "datastax", {"linger.ms": "9"})
     assert settings.bootstrap_servers == "k:9092"
+
+
+@pytest.mark.parametrize(
+    ("own_properties", "rows", "expected"),
+    [
+        ({"kafka_linger_ms": "9"}, {"linger.ms": "7"}, {"linger.ms": "9"}),
+        ({"kafka_linger_ms": "9"}, {"queue.buffering.max.ms": "7"}, {"linger.ms": "9"}),
+        ({"producer_sasl_mechanisms": "PLAIN"}, {"kafka.sasl.mechanism": "OAUTHBEARER"}, {"sasl.mechanisms": "PLAIN"}),
+    ],
+)
+def test_the_agents_own_settings_win_by_any_name(
+    own_properties: dict[str, str], rows: dict[str, str], expected: dict[str, str]
+) -> None:
+    protocol = {"kafka_security_protocol": "SASL_PLAINTEXT", "bootstrap_servers": "own:1"}
+    login = {"kafka_sasl_username": "me", "kafka_sasl_password": "x", "kafka_sasl_mechanism": "PLAIN"}
+    login = {} if "linger" in str(expected) else {key: text for key, text in login.items() if "mechanism" not in key}
+    properties = {**(protocol if login else {}), **login, **own_properties}
+    settings = effective_config(own(**properties), {"cdc": {}, "kafka": {**KAFKA, **rows}}).settings
+    assert settings is not None
+    merged = {**settings.kafka, **settings.producer}
+    assert merged.items() >= expected.items()
+    assert not {"sasl.mechanism", "queue.buffering.max.ms"} & merged.keys()
+
+
+def test_the_agents_own_login_goes_where_its_file_says() -> None:
+    login = {"kafka_security_protocol": "SASL_SSL", "kafka_sasl_mechanism": "PLAIN"}
+    login |= {"kafka_sasl_username": "me", "kafka_sasl_password": "hunter2"}
+    for row in (
+        {"bootstrap.servers": "evil:1"},
+        {"enable.ssl.certificate.verification": "false"},
+        {"producer.enable.ssl.certificate.verification": "false"},
+        {"ssl.ca.pem": "x"},
+        {"ssl.endpoint.identification.algorithm": "none"},
+    ):
+        with pytest.raises(ConfigError, match="who receives the login"):
+            effective_config(own(**login), {"cdc": {}, "kafka": {**KAFKA, **row}})
+    rows = {"cdc": {}, "kafka": {**KAFKA, "security.protocol": "SASL_PLAINTEXT"}}
+    settings = effective_config(own(**login, bootstrap_servers="own:1"), rows).settings
+    assert settings is not None
+    assert (settings.bootstrap_servers, settings.producer) == ("own:1", {})
+    assert settings.kafka["security.protocol"] == "SASL_SSL"
+    pulsar = {"pulsar.service.url": "pulsar://p:6650", "pulsar.admin.url": "http://evil:1"}
+    with pytest.raises(ConfigError, match="who receives the login"):
+        effective_config(
+            own(pulsar_auth_token="abc", pulsar_service_url="pulsar://own:1"), {"cdc": {}, "pulsar": pulsar}
+        )
+
+
+@pytest.mark.parametrize("key", ["security.protocol", "topic.partitions", "topic.prefix"])
+def test_what_a_reference_leads_to_is_not_shown(monkeypatch: pytest.MonkeyPatch, key: str) -> None:
+    monkeypatch.setenv("HELENUS_TEST_SECRET", "top secret")
+    allowed = {"config_providers_env_param_allowlist_pattern": "HELENUS_TEST_.*"}
+    reference = "${env:HELENUS_TEST_SECRET}"
+    for own_properties, row in (({}, {key: reference}), ({f"kafka.{key}" if "sec" in key else key: reference}, {})):
+        with pytest.raises(ConfigError) as error:
+            effective_config(own(**allowed, **own_properties), {"cdc": {}, "kafka": {**KAFKA, **row}})
+        assert "top secret" not in _config_follower.describe(error.value)
+        assert f"{key}={reference}: what it refers to" in str(error.value)
+
+
+def test_rows_are_corrected_one_by_one() -> None:
+    rows = {"cdc": {"topic.partitions": "many"}, "kafka": {**KAFKA, "acks": "7000000"}}
+    check_service(own(), rows, "cdc", {"cdc_enabled": "false"})
+    with pytest.raises(ConfigError) as error:
+        check_service(own(), rows, "kafka", {**KAFKA, "acks": "8000000"})
+    assert [(problem.source, problem.key) for problem in error.value.problems] == [("service kafka", "acks")]
+    check_service(own(), rows, "kafka", KAFKA)
+    check_service(own(), rows, "cdc", {"topic.partitions": "4"})
+
+
+def test_pulsar_needs_its_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "helenus_sinks.pulsar.log", None)
+    row = {"pulsar.service.url": "pulsar://p:6650"}
+    with pytest.raises(ConfigError, match="install the extra pulsar"):
+        check_service(own(), {"cdc": {}}, "pulsar", row)
+    with pytest.raises(ConfigError, match="install the extra pulsar"):
+        effective_config(own(), {"cdc": {}, "pulsar": row})
+
+
+def test_files_of_secrets_are_protected_without_a_file_too(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    secrets = tmp_path / "secrets.properties"
+    secrets.write_text("rest=me:hunter2\n")
+    reference = f"${{file:{secrets}:rest}}"
+    monkeypatch.setenv("HELENUS_CONFIG_STORE", "cassandra")
+    monkeypatch.setenv("HELENUS_REST_BASIC_AUTH_USER_INFO", reference)
+    monkeypatch.setenv("HELENUS_CONFIG_PROVIDERS_FILE_PARAM_ALLOWED_PATHS", str(tmp_path))
+    with pytest.raises(ConfigError, match="the agent's own files are not among them"):
+        effective_config(OwnProperties.load(None), {"cdc": {}, "kafka": {**KAFKA, "client.id": reference}})
 
 
 def test_where_events_go() -> None:
@@ -422,6 +565,29 @@ def test_a_wrong_row_keeps_the_last_good_one(tmp_path: Path) -> None:
     assert following.config.settings is not None
     assert following.config.settings.topic_prefix == "b-"
     assert (following.refusal, metrics.CONFIG_REFUSED._value.get()) == ("", 0)
+
+
+def test_rows_that_nobody_foresaw_are_refused_and_not_saved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    good = {"cdc": {}, "kafka": KAFKA}
+    store = MemoryStore(**good)
+    following = follower(store, tmp_path)
+    following.poll()
+
+    def fail(*_: object) -> None:
+        raise OverflowError("hunter2")
+
+    monkeypatch.setattr(_service_configs, "check", fail)
+    store.rows = {"cdc": {"headers": "none"}, "kafka": KAFKA}
+    for _ in range(3):
+        following.poll()
+        assert "OverflowError" in following.refusal
+        assert "hunter2" not in following.refusal
+        assert _saved_configs.load(tmp_path) == good
+    with pytest.raises(ConfigError):
+        following.write("cdc", {"headers": "datastax"})
+    restarted = follower(store, tmp_path)  # which can't use the saved ones either, and says so
+    restarted.poll()
+    assert "OverflowError" in restarted.refusal
 
 
 def test_publishing_is_disabled_whatever_else_is_wrong(tmp_path: Path) -> None:
@@ -522,15 +688,16 @@ def test_a_life(configured: SimpleNamespace) -> None:
         return sum(topic == f"events-{TABLE.keyspace}.{name}" for topic, *_ in bench.log.acknowledged)
 
     write(0, 5)
-    eventually(lambda: agent.ready() == "publishing is disabled: service cdc is not configured")
+    eventually(lambda: agent.condition().trouble == "publishing is disabled: service cdc is not configured")
     eventually(lambda: store.agents and store.agents[-1].status == "disabled" and store.agents[-1].cdc_raw_bytes > 0)
     assert metrics.DISABLED._value.get() == 1
+    assert agent.ready() is None, "it does what it is configured to do"
     assert not bench.log.acknowledged
     store.write("cdc", {})
-    eventually(lambda: agent.ready() == "publishing is disabled: service kafka is not configured")
+    eventually(lambda: agent.condition().trouble == "publishing is disabled: service kafka is not configured")
     store.write("kafka", KAFKA)
     eventually(lambda: (sent("t"), sent("u")) == (5, 5))
-    eventually(lambda: agent.ready() is None)
+    eventually(lambda: agent.condition().status == "publishing")
     # Another set of tables.
     store.write("cdc", {"table.exclude.list": r"\w+\.u"})
     eventually(lambda: agent.condition().tables == (TABLE.full_name,))
@@ -538,14 +705,15 @@ def test_a_life(configured: SimpleNamespace) -> None:
     eventually(lambda: sent("t") == 8)
     # Disabled: what is written stays, and is sent when it is enabled again.
     store.delete("cdc")
-    eventually(lambda: "service cdc is not configured" in (agent.ready() or ""))
+    eventually(lambda: "service cdc is not configured" in agent.condition().trouble)
     write(8, 10)
     store.write("cdc", {})
     eventually(lambda: sent("t") == 10)
     assert (sent("t"), sent("u")) == (10, 7)
     # A row that is wrong changes nothing, and is said.
     store.write("kafka", {"bootstrap.servers": "k:9092", "kafka.sasl.password": "clear"})
-    eventually(lambda: "a secret is not stored in clear" in (agent.ready() or ""))
+    eventually(lambda: "a secret is not stored in clear" in agent.condition().trouble)
+    assert agent.ready() is None
     write(10, 11)
     eventually(lambda: (sent("t"), sent("u")) == (11, 8))
     eventually(lambda: store.agents[-1].status == "publishing" and "in clear" in store.agents[-1].last_error)
@@ -556,7 +724,7 @@ def test_a_change_leaves_nothing_behind(configured: SimpleNamespace) -> None:
     bench.raw.segment(10)
     bench.raw.index(10)
     store.rows = {"cdc": {}, "kafka": KAFKA}
-    eventually(lambda: agent.ready() is None, every=0.05)
+    eventually(lambda: agent.condition().status == "publishing", every=0.05)
     files = len(list(Path("/proc/self/fd").iterdir()))
     agents: list[weakref.ref[Agent]] = []
     for partitions in range(5, 15):
@@ -575,14 +743,44 @@ def test_a_change_leaves_nothing_behind(configured: SimpleNamespace) -> None:
     assert abs(len(list(Path("/proc/self/fd").iterdir())) - files) <= 2
 
 
+def test_an_agent_that_has_not_read_the_table_is_not_ready(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = MemoryStore()
+    store.away = True
+    monkeypatch.setattr(configured_agent, "ConfigStore", lambda _: store)
+    properties = own(state_dir=str(tmp_path / "state"))
+    agent = ConfiguredAgent(properties, AgentSettings.from_properties(properties.properties, "test"))
+    agent._follower.poll()
+    assert (agent.ready() or "").startswith("publishing is disabled: configs is not read yet; away")
+    store.away = False
+    agent._follower.poll()
+    assert agent.ready() is None
+    assert agent.condition().status == "disabled"
+
+
+def test_an_error_that_is_not_ours_ends_no_process(
+    configured: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    agent, store = configured.agent, configured.store
+    opened = agent_run.open_log
+
+    def fail(_: object) -> None:
+        raise AttributeError("logger")
+
+    monkeypatch.setattr(agent_run, "open_log", fail)
+    store.rows = {"cdc": {}, "kafka": KAFKA}
+    eventually(lambda: agent.ready() == "AttributeError: logger")
+    monkeypatch.setattr(agent_run, "open_log", opened)
+    eventually(lambda: agent.condition().status == "publishing")
+
+
 def test_a_run_that_fails_ends_no_process(configured: SimpleNamespace) -> None:
     agent, bench, store = configured.agent, configured.bench, configured.store
     bench.cassandra.settings = {"cdc_enabled": "false"}
     store.rows = {"cdc": {}, "kafka": KAFKA}
-    eventually(lambda: "cdc_enabled: false" in (agent.ready() or ""))
+    eventually(lambda: "cdc_enabled: false" in agent.condition().trouble)
     eventually(lambda: store.agents and store.agents[-1].status == "failing")
     bench.cassandra.settings = {}
-    eventually(lambda: agent.ready() is None)
+    eventually(lambda: agent.condition().status == "publishing")
     eventually(lambda: store.agents[-1].status == "publishing")
     assert "cdc_enabled: false" in store.agents[-1].last_error
 

@@ -16,7 +16,8 @@ import structlog
 from helenus_agent import metrics
 from helenus_agent.control import _saved_configs
 from helenus_agent.control._config_store import ConfigStore
-from helenus_agent.control._service_configs import SERVICES, EffectiveConfig, Rows, check_service, effective_config
+from helenus_agent.control._row_keys import SERVICES
+from helenus_agent.control._service_configs import EffectiveConfig, Rows, check_service, effective_config
 from helenus_agent.own_properties import OwnProperties
 from helenus_schemas.errors import HelenusError
 from helenus_schemas.settings.properties import ConfigError
@@ -32,7 +33,9 @@ def describe(error: ConfigError) -> str:
 
 
 class ConfigFollower:
-    """The configuration as it is now; a thread of its own reads it. `changed` is set when there is another one."""
+    """The configuration as it is now; a thread of its own reads it. `changed` is set when there is another one,
+    `is_polled` once the table was asked.
+    """
 
     def __init__(self, own: OwnProperties, store: ConfigStore, state_dir: Path, poll_interval_s: float) -> None:
         self._own = own
@@ -44,12 +47,14 @@ class ConfigFollower:
         self._is_closing = False
         self._thread = threading.Thread(target=self._follow, name="configs", daemon=True)
         self._seen: Rows | None = None
+        self._accepted: Rows | None = None
         self._saved: Rows | None = _saved_configs.load(state_dir)
         self._checked_at = 0.0
         self._was_missing = False
         self._read_error = ""
         self._row_error = ""
         self._save_error = ""
+        self.is_polled = False
         self.changed = threading.Event()
         self._config = self._load_saved()
 
@@ -116,20 +121,23 @@ class ConfigFollower:
         is_due = bool(self._row_error) and time.monotonic() - self._checked_at > _RECHECK_S
         if rows != self._seen or is_due:
             self._checked_at, self._seen = time.monotonic(), rows
-            self._take_over(rows)
-        if rows != self._saved and not self._row_error:
+            if self._take_over(rows):
+                self._accepted = rows
+        if rows == self._accepted and rows != self._saved:
             self._save(rows)
 
     def _load_saved(self) -> EffectiveConfig:
         if self._saved is None:
-            return EffectiveConfig(None, _UNREAD)
+            return EffectiveConfig(None, _UNREAD, is_known=False)
         try:
             return effective_config(self._own, self._saved)
         except ConfigError as error:  # the agent's own file, or one that is referred to, is another one now
             self._row_error = describe(error)
-            return EffectiveConfig(None, "publishing is disabled: the configuration that was saved is wrong now")
+            reason = "publishing is disabled: the configuration that was saved is wrong now"
+            return EffectiveConfig(None, reason, is_known=False)
 
-    def _take_over(self, rows: Rows) -> None:
+    def _take_over(self, rows: Rows) -> bool:
+        """Have the agent go by these rows. Return False if they are wrong, and it goes by the previous ones."""
         try:
             config = effective_config(self._own, rows)
         except ConfigError as error:
@@ -138,15 +146,16 @@ class ConfigFollower:
                 _log.error("configs.refused", error=problems, then="the last configuration that was right is used")
             self._row_error = problems
             metrics.CONFIG_REFUSED.set(1)
-            return
+            return False
         self._row_error = ""
         metrics.CONFIG_REFUSED.set(0)
         with self._lock:
-            if config == self._config:
-                return
+            is_changed = config != self._config
             self._config = config
-        _log.info("configs.changed", then="publish" if config.settings else config.reason)
-        self.changed.set()
+        if is_changed:
+            _log.info("configs.changed", then="publish" if config.settings else config.reason)
+            self.changed.set()
+        return True
 
     def _save(self, rows: Rows) -> None:
         try:
@@ -164,4 +173,5 @@ class ConfigFollower:
                 self.poll()
             except Exception as error:  # it has to go on
                 _log.error("configs.failed", error=f"{type(error).__name__}: {error}")
+            self.is_polled = True
             self._wake.wait(self._interval_s)

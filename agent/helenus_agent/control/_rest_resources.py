@@ -14,7 +14,7 @@ import structlog
 
 from helenus_agent.control._config_follower import ConfigFollower, describe
 from helenus_agent.control._config_store import ConfigStore, StoredReport
-from helenus_agent.control._service_configs import SERVICES, shown_config
+from helenus_agent.control._row_keys import SERVICES, shown_config
 from helenus_schemas.errors import HelenusError, Kind
 from helenus_schemas.service.monitoring import HttpAnswer, HttpRequest, error_answer, json_answer
 from helenus_schemas.settings.properties import ConfigError, shown_key

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import gc
 import threading
+import time
 from pathlib import Path
 
 import structlog
@@ -31,6 +32,7 @@ from helenus_schemas.errors import HelenusError, Kind
 from helenus_schemas.service import logs
 from helenus_schemas.service.monitoring import HttpAnswer, HttpRequest
 
+_FIRST_READ_S = 15.0  # s that the start waits for the table, before it goes by the saved rows
 _LOOK_S = 1.0  # s between two looks at cdc_raw while publishing is disabled
 _FIRST_RETRY_S, _LONGEST_RETRY_S = 1.0, 10.0  # s before a run that failed is begun anew
 _log = structlog.get_logger(__name__)
@@ -54,9 +56,11 @@ class ConfiguredAgent:
 
     def run(self) -> None:
         """Publish as the configuration says, until `stop`."""
-        self._follower.poll()
         self._follower.start()
         self._reporter.start()
+        deadline = time.monotonic() + _FIRST_READ_S
+        while not (self._follower.is_polled or self.stop.is_set() or time.monotonic() > deadline):
+            time.sleep(0.02)
         while not self.stop.is_set():
             self._follower.changed.clear()
             if self.stop.is_set():  # by a signal between the two
@@ -82,21 +86,30 @@ class ConfiguredAgent:
         self._store.close()
 
     def ready(self) -> str | None:
-        """Return why the agent does not publish as configured, None if it does."""
+        """Return why the agent fails to do what it is configured to do, None if it does: also while publishing is
+        disabled, or a row is wrong and the last ones that were right are used. An agent beside its node in a pod must
+        not take that node out of service for a row; `condition`, the metrics and the log say it.
+        """
+        config = self._follower.config
+        if config.settings is None:
+            return None if config.is_known else self._trouble()
+        agent_run = self._agent_run
+        return self._failure or (agent_run.ready() if agent_run else STARTING)
+
+    def _trouble(self) -> str:
         config = self._follower.config
         if config.settings is None:
             return "; ".join(filter(None, (config.reason, self._follower.trouble)))
-        agent_run = self._agent_run
-        reason = self._failure or (agent_run.ready() if agent_run else STARTING)
-        if reason or not self._follower.refusal:
-            return reason
-        return f"{self._follower.refusal}; the last configuration that was right is used"
+        if self._follower.refusal:
+            refusal = f"{self._follower.refusal}; the last configuration that was right is used"
+            return "; ".join(filter(None, (self.ready(), refusal)))
+        return self.ready() or self._follower.trouble
 
     def condition(self) -> AgentCondition:
         """Return how the agent is, for its report."""
         agent_run = self._agent_run
         agent = agent_run.agent if agent_run else None
-        trouble = self.ready() or self._follower.trouble
+        trouble = self._trouble()
         if self._follower.config.settings is None:
             return AgentCondition("disabled", trouble, ())
         reason = self._failure or (agent_run.ready() if agent_run else STARTING)
@@ -115,10 +128,12 @@ class ConfiguredAgent:
             self._failure = ""
             self._agent_run.run()
             self._retry_s = _FIRST_RETRY_S
-        except HelenusError as error:
-            self._failure = str(error)
+        except Exception as error:  # of any kind: the configuration that made it can be corrected
+            is_ours = isinstance(error, HelenusError)
+            self._failure = str(error) if is_ours else f"{type(error).__name__}: {error}"
+            kind = error.kind if isinstance(error, HelenusError) else Kind.CONFIG
             self._reporter.note_error(self._failure)
-            _log.error("agent.failed", kind=error.kind.value, error=str(error), wait_s=self._retry_s)
+            _log.error("agent.failed", kind=kind.value, error=self._failure, wait_s=self._retry_s)
             self._watch.look(self._raw_directory(), self._reporter.node)
             if not self._follower.changed.wait(self._retry_s):
                 self._retry_s = min(2 * self._retry_s, _LONGEST_RETRY_S)
