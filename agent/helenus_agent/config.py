@@ -189,10 +189,10 @@ class AgentSettings(ListenerSettings, CassandraSettings, PulsarSettings, KafkaSe
     """Where settings come from. `cassandra`: also from the table `configs` of a keyspace, which all agents follow
     ([control-plane.md](control-plane.md)); the agent's own file takes precedence."""
     config_store_keyspace: Annotated[str, AfterValidator(_keyspace), Group("Control plane")] = "helenus"
-    """The keyspace of `configs` and `agents`. The agent makes it where its role may, and otherwise prints the CQL."""
+    """The keyspace of `configs` and `agents`. The agent creates it where its role may, and otherwise prints the CQL."""
     config_store_replication: Annotated[str, AfterValidator(_replication), Group("Control plane")] = ""
-    """The replication that the keyspace is made with, as CQL; default: `NetworkTopologyStrategy` with three replicas in
-    each data centre, or as many as it has nodes."""
+    """The replication that the keyspace is created with, as CQL. Required unless every data centre has three nodes by
+    then; default: `NetworkTopologyStrategy` with three replicas in each."""
     config_store_consistency: Annotated[
         Literal["LOCAL_QUORUM", "LOCAL_ONE", "ONE", "QUORUM", "EACH_QUORUM", "ALL"], Group("Control plane", "LOW")
     ] = "LOCAL_QUORUM"

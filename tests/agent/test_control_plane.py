@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import ssl
 import sys
@@ -36,7 +37,7 @@ from helenus_agent.control import (
     configured_agent,
 )
 from helenus_agent.control._config_follower import ConfigFollower
-from helenus_agent.control._config_store import AgentReport, ConfigStore, StoredReport
+from helenus_agent.control._config_store import AgentReport, ConfigStore, NotApplied, StoredReport
 from helenus_agent.control._rest_resources import ControlApi
 from helenus_agent.control._row_keys import ROW_KEYS, ROW_SETTINGS
 from helenus_agent.control._service_configs import check_service, effective_config
@@ -155,8 +156,8 @@ def test_bodies_and_statuses_are_the_sidecars(served: Served) -> None:
     no_config = {"status": "Not Found", "code": 404, "message": "There is no configuration present for this service."}
     assert (status_code, error) == (404, no_config)
     body = {"config": {"table.include.list": r"shop\..*"}}
-    assert served.call("PUT", CONFIG.format("cdc"), body) == (200, body)
-    assert served.call("PUT", CONFIG.format("kafka"), {"config": KAFKA}) == (200, {"config": KAFKA})
+    assert served.call("PUT", CONFIG.format("cdc"), body) == (200, {"service": "cdc", **body})
+    assert served.call("PUT", CONFIG.format("kafka"), {"config": KAFKA})[0] == 200
     both = [{"service": "cdc", "config": body["config"]}, {"service": "kafka", "config": KAFKA}]
     assert served.call("GET", "/api/v1/services/") == (200, {"services": both})
     assert served.call("GET", CONFIG.format("CDC")) == served.call("GET", CONFIG.format("cdc")) == (200, both[0])
@@ -271,7 +272,7 @@ def test_a_reference_that_the_agents_file_allows(tmp_path: Path, monkeypatch: py
         "sasl.password": "${env:HELENUS_TEST_SECRET}",
     }
     with Served(tmp_path, MemoryStore(cdc={}), **allowed).listening(monkeypatch) as api:
-        assert api.call("PUT", CONFIG.format("kafka"), {"config": config}) == (200, {"config": config})
+        assert api.call("PUT", CONFIG.format("kafka"), {"config": config})[1]["config"] == config
         assert api.call("GET", CONFIG.format("kafka"))[1]["config"] == config
         api.follower.poll()
         settings = api.follower.config.settings
@@ -318,7 +319,7 @@ def test_changes_without_a_login(
         assert api.call("GET", "/api/v1/services")[0] == 200
         assert api.call("PUT", CONFIG.format("cdc"), {"config": {"headers": "none"}})[0] == status_code
         assert api.call("DELETE", CONFIG.format("cdc"))[0] == status_code
-        assert (api.store.rows == {}) == (status_code == 200)
+        assert ("cdc" not in api.store.rows) == (status_code == 200)
 
 
 def test_a_page_of_another_origin_changes_nothing(served: Served) -> None:
@@ -346,7 +347,7 @@ def test_tls_and_status(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
         "cdc_raw_dir": str(tmp_path),
     }
     with Served(tmp_path, MemoryStore(), **files).listening(monkeypatch) as api:
-        assert api.call("PUT", CONFIG.format("cdc"), {"config": {}}, tls=context) == (200, {"config": {}})
+        assert api.call("PUT", CONFIG.format("cdc"), {"config": {}}, tls=context)[0] == 200
         own_settings = api.settings.model_copy(update={"listeners": f"https://127.0.0.1:{api.port}"})
         state = StateDirectory(own_settings.state_dir)
         metrics.DISABLED.set(1)
@@ -604,17 +605,43 @@ def test_publishing_is_disabled_whatever_else_is_wrong(tmp_path: Path) -> None:
 
 def test_a_row_is_gone_when_two_reads_in_turn_miss_it(tmp_path: Path) -> None:
     rows = {"cdc": {}, "kafka": KAFKA}
+    none = {"helenus": {"rows": "deleted"}}
     store = MemoryStore(**rows)
     following = follower(store, tmp_path)
-    for stored, is_publishing in ((rows, True), ({}, True), (rows, True), ({}, True), ({}, False), (rows, True)):
+    for stored, is_publishing in ((rows, True), (none, True), (rows, True), (none, True), (none, False), (rows, True)):
         store.rows = stored  # type: ignore[assignment]
         following.poll()
         assert (following.config.settings is not None) is is_publishing
-    store.rows = {}
+    store.rows = none  # type: ignore[assignment]
     restarted = follower(store, tmp_path)
     for is_publishing in (True, False):
         restarted.poll()
         assert (restarted.config.settings is not None) is is_publishing
+
+
+def test_a_table_that_is_lost_is_no_configuration(tmp_path: Path) -> None:
+    """Dropped, or lost with a disk, and created anew by an agent; and one that is emptied on purpose."""
+    store = MemoryStore(cdc={}, kafka=KAFKA)
+    following = follower(store, tmp_path)
+    following.poll()
+    store.rows = {}
+    for this_follower in (following, follower(store, tmp_path)):
+        for _ in range(3):
+            this_follower.poll()
+        assert this_follower.config.settings is not None
+        assert "configs is empty, and was not" in this_follower.trouble
+        assert _saved_configs.load(tmp_path) == {"cdc": {}, "kafka": KAFKA}
+    following.write("cdc", {})
+    following.write("kafka", KAFKA)
+    following.poll()
+    assert following.trouble == ""
+    assert not following.delete("pulsar")
+    assert [following.delete(service) for service in ("kafka", "cdc")] == [True, True]
+    assert following.read() == {}
+    for _ in range(2):
+        following.poll()
+    assert following.config.reason == "publishing is disabled: service cdc is not configured"
+    assert _saved_configs.load(tmp_path) == {}
 
 
 def test_a_wrong_row_is_checked_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -795,6 +822,49 @@ def test_an_agent_that_misses_three_reports_is_dead(served: Served) -> None:
     first = answer["agents"][0]
     assert (first["host_id"], first["alive"], first["tables"]) == (str(host), True, ["a.b"])
     assert first["reported_at"] == "2023-11-14T22:13:20.000+00:00"
+
+
+def cassandra_store(monkeypatch: pytest.MonkeyPatch, rows: list[Any]) -> ConfigStore:
+    """Return a store whose statements all return the same rows."""
+    store = ConfigStore(AgentSettings.from_properties(own().properties, "test"))
+    monkeypatch.setattr(store, "_execute", lambda *_: rows)
+    return store
+
+
+def test_a_change_that_does_not_count_is_a_conflict(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """As when a node whose clock is ahead took the row before."""
+    rows = [SimpleNamespace(service="cdc", config={"headers": "none"})]
+    store = cassandra_store(monkeypatch, rows)
+    store.write("cdc", {"headers": "none"})
+    with pytest.raises(NotApplied):
+        store.delete("cdc")
+    with Served(tmp_path, store).listening(monkeypatch) as api:  # type: ignore[arg-type]
+        status_code, answer = api.call("PUT", CONFIG.format("cdc"), {"config": {"headers": "datastax"}})
+        assert (status_code, "is not what is read then" in answer["message"]) == (409, True)
+        assert api.call("DELETE", CONFIG.format("cdc"))[0] == 409
+
+
+def test_reports_with_times_that_are_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    values = dict.fromkeys(field.name for field in dataclasses.fields(AgentReport))
+    values |= {"address": "10.0.0.1", "status": "publishing", "interval_ms": 1000}  # type: ignore[dict-item]
+    now = 1_700_000_000_000
+
+    def row(written_at: int | None, **more: object) -> SimpleNamespace:
+        return SimpleNamespace(**{**values, "written_at": written_at, "read_at": now, **more})
+
+    ages = (0, 2999, 3000, -5000, -60_000)
+    rows = [row((now - age) * 1000) for age in ages]
+    rows += [row(9 * 10**18), row(-1), row(None), row(now * 1000, status=None)]
+    stored = cassandra_store(monkeypatch, rows).reports()
+    assert [report.is_alive for report in stored] == [True, True, False, True, False]
+
+
+def test_replication_is_named_where_few_nodes_are_seen() -> None:
+    store = ConfigStore(AgentSettings.from_properties(own().properties, "test"))
+    assert store._default_replication(["a"] * 3 + ["b"] * 4) == "{'class': 'NetworkTopologyStrategy', 'a': 3, 'b': 3}"
+    for seen in (["a"], ["a"] * 3 + ["b"] * 2):
+        with pytest.raises(HelenusError, match="set config.store.replication, for these nodes"):
+            store._default_replication(seen)
 
 
 def test_the_statements_are_safe_and_the_same_on_all_nodes() -> None:

@@ -69,6 +69,11 @@ class BareAgent:
             "HELENUS_CASSANDRA_PORT": str(live.status.cql_port),
             "HELENUS_CONFIG_STORE": "cassandra",
             "HELENUS_CONFIG_STORE_KEYSPACE": "helenus_live",
+            **(
+                {}
+                if address
+                else {"HELENUS_CONFIG_STORE_REPLICATION": "{'class': 'SimpleStrategy', 'replication_factor': 1}"}
+            ),
             "HELENUS_CONFIG_STORE_POLL_INTERVAL_MS": "500",
             "HELENUS_CONFIG_STORE_REPORT_INTERVAL_MS": "1000",
             "HELENUS_STATE_DIR": str(directory / "state"),
@@ -104,6 +109,9 @@ class BareAgent:
     def health(self) -> str:
         return str(self.call("GET", "/health/ready")[1])
 
+    def trouble(self) -> str:
+        return str(self.report().get("trouble", ""))
+
     def report(self) -> dict[str, Any]:
         status, answer = self.call("GET", "/api/v1/cdc/agents")
         return answer["agents"][0] if status == 200 and answer["agents"] else {}
@@ -134,16 +142,16 @@ def test_an_agent_with_nothing_but_a_contact_point(live: Live, tmp_path: Path) -
     writer.start()
     agent.start()
     try:
-        eventually(lambda: "service cdc is not configured" in agent.health(), agent.out.read_text)
+        eventually(lambda: "service cdc is not configured" in agent.trouble(), agent.out.read_text)
         eventually(lambda: agent.report().get("status") == "disabled", agent.out.read_text)
         assert writer.count
         # Configured while writes go on: all that waits in cdc_raw is sent.
         assert agent.call("PUT", CDC, {"table.include.list": "control.*("})[0] == 400
         assert agent.call("PUT", CDC, BOTH) == (200, {"config": BOTH})
-        eventually(lambda: "service kafka is not configured" in agent.health(), agent.out.read_text)
+        eventually(lambda: "service kafka is not configured" in agent.trouble(), agent.out.read_text)
         kafka = {"bootstrap.servers": live.status.bootstrap_servers, "topic.partitions": "2"}
         assert agent.call("PUT", KAFKA, kafka)[0] == 200
-        eventually(lambda: agent.health() == "ready", agent.out.read_text)
+        eventually(lambda: agent.health() == "ready" and agent.trouble() == "", agent.out.read_text)
         eventually(lambda: len(keys(live, "a")) > 50 and len(keys(live, "b")) > 50, agent.out.read_text)
         # Another set of tables.
         assert agent.call("PUT", CDC, {"table.include.list": r"control\.a"})[0] == 200
@@ -153,7 +161,7 @@ def test_an_agent_with_nothing_but_a_contact_point(live: Live, tmp_path: Path) -
         assert max(keys(live, "b")) <= excluded_from
         # Disabled and enabled again: what is written meanwhile is sent then.
         assert agent.call("DELETE", CDC) == (200, {"status": "OK"})
-        eventually(lambda: "service cdc is not configured" in agent.health(), agent.out.read_text)
+        eventually(lambda: "service cdc is not configured" in agent.trouble(), agent.out.read_text)
         disabled_at, sent = writer.count, len(keys(live, "a"))
         eventually(lambda: writer.count > disabled_at + 100)
         assert len(keys(live, "a")) == sent
@@ -164,15 +172,15 @@ def test_an_agent_with_nothing_but_a_contact_point(live: Live, tmp_path: Path) -
         live.session.execute(
             "UPDATE helenus_live.configs SET config['topic.retention.ms'] = 'many' WHERE service = 'cdc'"
         )
-        eventually(lambda: "topic.retention.ms=many: give a whole number" in agent.health(), agent.out.read_text)
+        eventually(lambda: "topic.retention.ms=many: give a whole number" in agent.trouble(), agent.out.read_text)
         assert agent.stop() == 0
         agent.start()
-        eventually(lambda: "topic.retention.ms=many: give a whole number" in agent.health(), agent.out.read_text)
+        eventually(lambda: "topic.retention.ms=many: give a whole number" in agent.trouble(), agent.out.read_text)
         refused_at = writer.count
         eventually(lambda: len(keys(live, "a")) > refused_at, agent.out.read_text)
         eventually(lambda: "topic.retention.ms=many" in agent.report().get("trouble", ""), agent.out.read_text)
         assert agent.call("PUT", CDC, BOTH)[0] == 200
-        eventually(lambda: agent.health() == "ready", agent.out.read_text)
+        eventually(lambda: agent.health() == "ready" and agent.trouble() == "", agent.out.read_text)
         # Nothing is lost, nothing is sent twice.
         count = writer.stop()
         eventually(lambda: len(keys(live, "a")) == count and count - 1 in keys(live, "b"), agent.out.read_text)
@@ -184,7 +192,7 @@ def test_an_agent_with_nothing_but_a_contact_point(live: Live, tmp_path: Path) -
         (tmp_path / "second").mkdir()
         agent = BareAgent(live, tmp_path / "second")
         agent.start()
-        eventually(lambda: agent.health() == "ready", agent.out.read_text)
+        eventually(lambda: agent.health() == "ready" and agent.trouble() == "", agent.out.read_text)
         services = [{"service": "cdc", "config": BOTH}, {"service": "kafka", "config": kafka}]
         assert agent.call("GET", "/api/v1/services")[1]["services"] == services
         assert agent.stop() == 0

@@ -19,11 +19,15 @@ from helenus_agent.control._config_store import ConfigStore
 from helenus_agent.control._row_keys import SERVICES
 from helenus_agent.control._service_configs import EffectiveConfig, Rows, check_service, effective_config
 from helenus_agent.own_properties import OwnProperties
-from helenus_schemas.errors import HelenusError
+from helenus_schemas.errors import HelenusError, Kind
 from helenus_schemas.settings.properties import ConfigError
 
 _RECHECK_S = 30.0  # s after which wrong rows are checked again: a file or a variable that they refer to may be there
 _UNREAD = "publishing is disabled: configs is not read yet"
+_MARKER, _MARKER_CONFIG = "helenus", {"rows": "deleted"}
+"""A row that a DELETE writes: with it, a table without the other rows is one that somebody emptied, and not a new one
+in the place of one that is lost.
+"""
 _log = structlog.get_logger(__name__)
 
 
@@ -88,6 +92,16 @@ class ConfigFollower:
         """Return the rows of our services in the table, as they are now. Raises HelenusError."""
         return {service: config for service, config in self._store.read().items() if service in SERVICES}
 
+    def _read_known(self) -> dict[str, dict[str, str]]:
+        """Return the rows as `read` does. Raises HelenusError for a table that has none at all although it had some:
+        one that was dropped, or lost with a disk, and made anew.
+        """
+        rows = self._store.read()
+        if not rows and self._saved:
+            advice = "write the rows again, or with cdc_enabled=false in cdc disable publishing"
+            raise HelenusError(Kind.CASSANDRA_READ, "configs is empty, and was not", "configs", advice)
+        return {service: config for service, config in rows.items() if service in SERVICES}
+
     def write(self, service: str, config: Mapping[str, str]) -> None:
         """Check and replace a row. Raises ConfigError for a wrong one, and HelenusError for Cassandra's."""
         check_service(self._own, self.read(), service, config)
@@ -96,6 +110,11 @@ class ConfigFollower:
 
     def delete(self, service: str) -> bool:
         """Delete a row. Return False if there is none. Raises HelenusError."""
+        rows = self._store.read()
+        if service not in rows:
+            return False
+        if _MARKER not in rows:
+            self._store.write(_MARKER, _MARKER_CONFIG)
         is_deleted = self._store.delete(service)
         self._wake.set()
         return is_deleted
@@ -103,7 +122,7 @@ class ConfigFollower:
     def poll(self) -> None:
         """Read the table once, and take over what is right."""
         try:
-            rows = self.read()
+            rows = self._read_known()
         except HelenusError as error:
             if str(error) != self._read_error:
                 then = "the last configuration that was right is used"

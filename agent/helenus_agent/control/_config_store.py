@@ -22,6 +22,9 @@ from helenus_agent.config import AgentSettings
 from helenus_schemas.errors import HelenusError, Kind
 from helenus_schemas.service.cassandra import connect
 
+_MAX_AHEAD_MS = 10_000  # ms by which nodes' clocks may differ
+_LAST_MS = 253_402_300_799_999  # the end of the year 9999: a datetime has no later time
+_CLOSE_S = 1.0  # s that closing waits for a connection that is being made
 _REPLICAS = 3  # of a data centre with as many nodes: one may be down for a quorum
 _NAMESPACE = uuid.UUID("7f2c6a5e-9d0c-5c0e-8f53-0d6f5a3b6f10")
 _CONFIGS = "service text PRIMARY KEY, config map<text, text>"
@@ -67,8 +70,20 @@ class StoredReport:
 
     @property
     def is_alive(self) -> bool:
-        """Return whether the agent has missed fewer than three reports."""
-        return self.age_ms < 3 * self.report.interval_ms
+        """Return whether the agent has missed fewer than three reports. A time in the future says nothing."""
+        return -_MAX_AHEAD_MS < self.age_ms < 3 * self.report.interval_ms
+
+
+class NotApplied(HelenusError):
+    """A change that a read does not find: of two at the same time the other one counts, or it has a later write time,
+    because the clock of the node that took it is ahead.
+    """
+
+    def __init__(self, service: str, where: str) -> None:
+        advice = "read it, repeat the change, and compare the nodes' clocks if that does not help"
+        super().__init__(
+            Kind.CASSANDRA_READ, f"the change of service {service} is not what is read then", where, advice
+        )
 
 
 class ConfigStore:
@@ -81,7 +96,7 @@ class ConfigStore:
         self._where = f"{settings.cassandra_contact_points[0]}:{settings.cassandra_port}, {self._keyspace}"
         self._lock = threading.Lock()
         self._session: Any = None
-        self._is_made = False
+        self._tables_exist = False
 
     def read(self) -> dict[str, dict[str, str]]:
         """Return all rows of `configs`."""
@@ -89,15 +104,20 @@ class ConfigStore:
         return {row.service: {key: text or "" for key, text in (row.config or {}).items()} for row in rows}
 
     def write(self, service: str, config: Mapping[str, str]) -> None:
-        """Replace a row of `configs`."""
+        """Replace a row of `configs`. Raises NotApplied if a read finds another one then."""
         statement = f"INSERT INTO {self._keyspace}.configs (service, config) VALUES (%s, %s)"
         self._execute(statement, (service, dict(config)))
+        # Cassandra has no empty map: a row without keys is none of its cells, and its key alone.
+        if self.read().get(service) != dict(config):
+            raise NotApplied(service, self._where)
 
     def delete(self, service: str) -> bool:
-        """Delete a row of `configs`. Return False if there is none."""
+        """Delete a row of `configs`. Return False if there is none. Raises NotApplied if a read finds it then."""
         if service not in self.read():
             return False
         self._execute(f"DELETE FROM {self._keyspace}.configs WHERE service = %s", (service,))
+        if service in self.read():
+            raise NotApplied(service, self._where)
         return True
 
     def report(self, report: AgentReport) -> None:
@@ -120,21 +140,26 @@ class ConfigStore:
         )
         stored = []
         for row in self._execute(query):
-            if row.interval_ms is None:
+            if None in (row.interval_ms, row.address, row.status, row.written_at):
                 continue  # a row that somebody else wrote a part of
             written_at_ms = row.written_at // 1000
+            if not 0 <= written_at_ms <= _LAST_MS:
+                continue  # somebody else gave a write time that is none
             values = {name: getattr(row, name) for name in columns}
             values["tables"] = tuple(values["tables"] or ())
-            age_ms = max(0, row.read_at - written_at_ms)
-            stored.append(StoredReport(AgentReport(**values), age_ms, written_at_ms))
+            stored.append(StoredReport(AgentReport(**values), row.read_at - written_at_ms, written_at_ms))
         return sorted(stored, key=lambda row: (row.report.data_center or "", row.report.address or ""))
 
     def close(self) -> None:
         """Disconnect."""
-        with self._lock:
+        if not self._lock.acquire(timeout=_CLOSE_S):
+            return  # a thread connects just now: it ends with the process
+        try:
             if self._session is not None:
                 self._session.cluster.shutdown()
                 self._session = None
+        finally:
+            self._lock.release()
 
     def _execute(self, statement: str, values: Sequence[Any] | None = None) -> list[Any]:
         session = self._connected()
@@ -166,7 +191,7 @@ class ConfigStore:
         may not.
         """
         with self._lock:
-            if self._is_made:
+            if self._tables_exist:
                 return
             query = f"SELECT table_name FROM system_schema.tables WHERE keyspace_name = '{self._keyspace}'"
             existing = {row.table_name for row in self._rows(session, query)}
@@ -180,7 +205,7 @@ class ConfigStore:
                     advice = f"execute as another role: {'; '.join(statements[number:])};"
                     message = f"the agent's role may not make what config.store=cassandra needs: {error}"
                     raise HelenusError(Kind.CASSANDRA_AUTH, message, self._where, advice) from None
-            self._is_made = True
+            self._tables_exist = True
 
     def _make(self, session: Any, statement: str) -> None:
         try:
@@ -196,10 +221,22 @@ class ConfigStore:
         if not replication:
             nodes = self._rows(session, "SELECT data_center FROM system.local")
             nodes += self._rows(session, "SELECT data_center FROM system.peers")
-            names = [row.data_center for row in nodes if row.data_center]
-            centers = ", ".join(f"'{name}': {min(_REPLICAS, names.count(name))}" for name in sorted(set(names)))
-            replication = f"{{'class': 'NetworkTopologyStrategy', {centers}}}"
+            replication = self._default_replication([row.data_center for row in nodes if row.data_center])
         return f"CREATE KEYSPACE IF NOT EXISTS {self._keyspace} WITH replication = {replication}"
+
+    def _default_replication(self, data_centers: Sequence[str]) -> str:
+        """Return three replicas in the data centre of each node. Raises CONFIG if one has fewer nodes: it may be that
+        the others are yet to come, and the replication would stay as it is.
+        """
+        names = sorted(set(data_centers))
+        if few := [name for name in names if data_centers.count(name) < _REPLICAS]:
+            counts = {name: min(_REPLICAS, data_centers.count(name)) for name in names}
+            advice = f"set config.store.replication, for these nodes {_topology(counts)}, or wait for the others"
+            message = (
+                f"keyspace {self._keyspace} is not made: fewer than {_REPLICAS} nodes are seen in {', '.join(few)}"
+            )
+            raise HelenusError(Kind.CONFIG, message, self._where, advice)
+        return _topology(dict.fromkeys(names, _REPLICAS))
 
     def _table_statement(self, name: str) -> str:
         """Return the statement that makes a table. Its id is always the same: agents of several nodes may make it at
@@ -217,5 +254,10 @@ class ConfigStore:
             with contextlib.suppress(HelenusError):
                 self.close()  # the driver may miss that the node came up again: the next statement connects anew
         with self._lock:
-            self._is_made = False  # somebody may have dropped the keyspace
+            self._tables_exist = False  # somebody may have dropped the keyspace
         return HelenusError(Kind.CASSANDRA_UNREACHABLE, f"Cassandra does not answer: {error}", self._where)
+
+
+def _topology(counts: Mapping[str, int]) -> str:
+    entries = ", ".join(f"'{name}': {count}" for name, count in counts.items())
+    return f"{{'class': 'NetworkTopologyStrategy', {entries}}}"

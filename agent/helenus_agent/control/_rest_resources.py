@@ -13,7 +13,7 @@ from typing import Any
 import structlog
 
 from helenus_agent.control._config_follower import ConfigFollower, describe
-from helenus_agent.control._config_store import ConfigStore, StoredReport
+from helenus_agent.control._config_store import ConfigStore, NotApplied, StoredReport
 from helenus_agent.control._row_keys import SERVICES, shown_config
 from helenus_schemas.errors import HelenusError, Kind
 from helenus_schemas.service.monitoring import HttpAnswer, HttpRequest, error_answer, json_answer
@@ -38,6 +38,8 @@ class ControlApi:
             answer = self._dispatch(request)
         except ConfigError as error:
             answer = error_answer(400, describe(error))
+        except NotApplied as error:
+            answer = error_answer(409, str(error))
         except HelenusError as error:
             answer = error_answer(503 if error.kind is Kind.CASSANDRA_UNREACHABLE else 500, str(error))
         if request.method not in ("GET", "HEAD"):
@@ -88,7 +90,7 @@ class ControlApi:
         except ValueError as error:
             return error_answer(400, str(error))
         self._follower.write(service, config)
-        return json_answer(200, {"config": config})
+        return json_answer(200, {"service": service, "config": config})
 
     def _agents(self) -> HttpAnswer:
         return json_answer(200, {"agents": [_shown_report(stored) for stored in self._store.reports()]})
@@ -143,7 +145,7 @@ def _shown_report(stored: StoredReport) -> dict[str, Any]:
         **report,
         "host_id": str(stored.report.host_id),
         "alive": stored.is_alive,
-        "age_ms": stored.age_ms,
+        "age_ms": max(0, stored.age_ms),
         "reported_at": written_at.isoformat(timespec="milliseconds"),
     }
 

@@ -173,7 +173,7 @@ def read_effective_settings(own: OwnProperties, settings: AgentSettings) -> Agen
     """
     with contextlib.closing(ConfigStore(settings)) as store:
         try:
-            rows = store.read()
+            rows = store.read() or _saved_configs.load(settings.state_dir) or {}
         except HelenusError:
             saved = _saved_configs.load(settings.state_dir)
             if saved is None:
