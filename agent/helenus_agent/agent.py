@@ -170,6 +170,10 @@ class Agent:
         finally:
             self._queue.close()
 
+    def close(self) -> None:
+        """Close the files of segments: also if it never ran."""
+        self._queue.close()
+
     def step(self) -> bool:
         """Read one piece, if there is one, and append its events. False if there is nothing to do."""
         # 1 list

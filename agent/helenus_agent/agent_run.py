@@ -75,6 +75,7 @@ class AgentRun:
                     self._sink.start()
                 node, directory, agent = self._make_agent(waiting, cleanup)
                 self.agent = agent
+                cleanup.callback(agent.close)
                 waiting(agent.start)
                 if settings.log == "pulsar":
                     self._sink.start()

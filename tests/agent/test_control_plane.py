@@ -42,6 +42,7 @@ from helenus_agent.control._rest_resources import ControlApi
 from helenus_agent.control._row_keys import ROW_KEYS, ROW_SETTINGS
 from helenus_agent.control._service_configs import check_service, effective_config
 from helenus_agent.control.configured_agent import ConfiguredAgent
+from helenus_agent.followed_tables import FollowedTables
 from helenus_agent.monitor import Monitor
 from helenus_agent.own_properties import OwnProperties, load_settings
 from helenus_agent.state import StateDirectory
@@ -712,7 +713,8 @@ def test_a_life(configured: SimpleNamespace) -> None:
         raw.write(10, *(write_of(table, n) for n in range(first, last) for table in bench.cassandra.tables.values()))
 
     def sent(name: str) -> int:
-        return sum(topic == f"events-{TABLE.keyspace}.{name}" for topic, *_ in bench.log.acknowledged)
+        topics = [topic for topic, _, key, *_ in bench.log.acknowledged if key is not None]
+        return topics.count(f"events-{TABLE.keyspace}.{name}")
 
     write(0, 5)
     eventually(lambda: agent.condition().trouble == "publishing is disabled: service cdc is not configured")
@@ -730,6 +732,13 @@ def test_a_life(configured: SimpleNamespace) -> None:
     eventually(lambda: agent.condition().tables == (TABLE.full_name,))
     write(5, 8)
     eventually(lambda: sent("t") == 8)
+    # Included again: what it wrote meanwhile is a gap, which is said.
+    store.write("cdc", {})
+    eventually(lambda: len(agent.condition().tables) == 2)
+    eventually(lambda: [topic for topic, _, key, *_ in bench.log.acknowledged if key is None][-1:] == ["events-ks.u"])
+    assert (sent("t"), sent("u")) == (8, 5)
+    store.write("cdc", {"table.exclude.list": r"\w+\.u"})
+    eventually(lambda: agent.condition().tables == (TABLE.full_name,))
     # Disabled: what is written stays, and is sent when it is enabled again.
     store.delete("cdc")
     eventually(lambda: "service cdc is not configured" in agent.condition().trouble)
@@ -800,6 +809,27 @@ def test_an_error_that_is_not_ours_ends_no_process(
     eventually(lambda: agent.condition().status == "publishing")
 
 
+def test_a_run_that_can_not_start_closes_its_segments(
+    configured: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    agent, bench, store = configured.agent, configured.bench, configured.store
+    bench.raw.segment(10)
+    bench.raw.index(10)
+    bench.raw.write(10, write_of(TABLE, 1))
+
+    def fail(_: object) -> None:
+        raise HelenusError(Kind.TABLE_UNSUPPORTED, "no schema", "test")
+
+    def is_opened() -> bool:
+        links = [path.readlink() for path in Path("/proc/self/fd").iterdir() if path.is_symlink()]
+        return any(link.is_relative_to(bench.raw.path) for link in links)
+
+    monkeypatch.setattr(FollowedTables, "learn", fail)
+    store.rows = {"cdc": {}, "kafka": KAFKA}
+    eventually(lambda: "no schema" in agent._failure, every=0.01)
+    assert not is_opened()
+
+
 def test_a_run_that_fails_ends_no_process(configured: SimpleNamespace) -> None:
     agent, bench, store = configured.agent, configured.bench, configured.store
     bench.cassandra.settings = {"cdc_enabled": "false"}
@@ -863,7 +893,7 @@ def test_replication_is_named_where_few_nodes_are_seen() -> None:
     store = ConfigStore(AgentSettings.from_properties(own().properties, "test"))
     assert store._default_replication(["a"] * 3 + ["b"] * 4) == "{'class': 'NetworkTopologyStrategy', 'a': 3, 'b': 3}"
     for seen in (["a"], ["a"] * 3 + ["b"] * 2):
-        with pytest.raises(HelenusError, match="set config.store.replication, for these nodes"):
+        with pytest.raises(HelenusError, match=r"set config\.store\.replication, for these nodes"):
             store._default_replication(seen)
 
 
