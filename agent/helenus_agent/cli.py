@@ -261,10 +261,10 @@ def _handle_signals(end: Callable[[], None]) -> None:
 def _stop(stop: threading.Event, running: AgentRun | ConfiguredAgent, drain: bool) -> None:
     """Stop soon, and kill the process if something hangs: the saved positions are safe."""
     stop.set()
-    running.hurry(_FLUSH_LIMIT_S)
     timer = threading.Timer(_STOP_LIMIT_S, _kill, (1 if drain else 0,))
     timer.daemon = True
-    timer.start()
+    timer.start()  # first: this is a signal handler, and what follows may wait for a lock of the thread it interrupts
+    running.hurry(_FLUSH_LIMIT_S)
 
 
 def _kill(code: int) -> None:

@@ -42,7 +42,8 @@ class Monitor:
             server_tls(settings) if settings.secure else None,
             settings.read_only,
         )
-        self._is_open = secret is None and settings.listeners_https_ssl_cafile is None
+        has_certificates = settings.secure and settings.listeners_https_ssl_cafile is not None
+        self._is_open = secret is None and not has_certificates
         self._api = api
         self._stop = threading.Event()
         self._server: monitoring.HttpListener | None = None

@@ -889,6 +889,31 @@ def test_reports_with_times_that_are_none(monkeypatch: pytest.MonkeyPatch) -> No
     assert [report.is_alive for report in stored] == [True, True, False, True, False]
 
 
+def test_a_slow_cassandra_leaves_the_health_checks(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    answering = threading.Event()
+    monkeypatch.setattr(served.store, "reports", lambda: answering.wait(20) and [])
+    codes: list[int] = []
+    calls = [
+        threading.Thread(target=lambda: codes.append(served.call("GET", "/api/v1/cdc/agents")[0])) for _ in range(12)
+    ]
+    for call in calls:
+        call.start()
+    eventually(lambda: codes == [503] * 4)
+    with urllib.request.urlopen(f"http://127.0.0.1:{served.port}/health/live", timeout=5) as answer:
+        assert answer.status == 200
+    answering.set()
+    for call in calls:
+        call.join(20)
+    assert sorted(codes) == [200] * 8 + [503] * 4
+    assert served.call("GET", "/api/v1/services")[0] == 200
+
+
+def test_certificates_do_not_close_an_http_listener(tmp_path: Path) -> None:
+    properties = {**own(state_dir=str(tmp_path)).properties, "listeners": "http://0.0.0.0:1"}
+    properties["listeners.https.ssl.cafile"] = "/unused.pem"
+    assert Monitor(AgentSettings.from_properties(properties, "test"))._is_open
+
+
 def test_replication_is_named_where_few_nodes_are_seen() -> None:
     store = ConfigStore(AgentSettings.from_properties(own().properties, "test"))
     assert store._default_replication(["a"] * 3 + ["b"] * 4) == "{'class': 'NetworkTopologyStrategy', 'a': 3, 'b': 3}"

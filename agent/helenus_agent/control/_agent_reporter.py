@@ -61,8 +61,8 @@ class AgentReporter:
         """Remember an error as the last one."""
         self._last_error = error
 
-    def ask_node(self) -> None:
-        """Ask the node who it is, if that is due. Raises HelenusError."""
+    def read_node(self) -> None:
+        """Read who the node is, if that is due. Raises HelenusError."""
         if self.node is None or time.monotonic() > self._asked_at + _ASK_S:
             with contextlib.closing(Cassandra(self._settings)) as cassandra:
                 self.node = cassandra.node()
@@ -71,7 +71,7 @@ class AgentReporter:
     def _write_all(self) -> None:
         while not self._closing.is_set():
             try:
-                self.ask_node()
+                self.read_node()
                 self._write()
                 self._failure = ""
             except HelenusError as error:

@@ -6,6 +6,8 @@ from __future__ import annotations
 
 import json
 import re
+import threading
+import time
 from dataclasses import asdict
 from datetime import datetime, timezone
 from typing import Any
@@ -22,6 +24,7 @@ from helenus_schemas.settings.properties import ConfigError, shown_key
 _CONFIG = re.compile("/api/v1/services/([^/]*)/config")
 _NO_CONFIG = "There is no configuration present for this service."
 _BODY = 'give {"config": {"key": "value"}}, whose values are texts'
+_OVERVIEW_S = 1.0  # s that the answer about all agents is given again: it reads a whole table
 _log = structlog.get_logger(__name__)
 
 
@@ -31,6 +34,9 @@ class ControlApi:
     def __init__(self, follower: ConfigFollower, store: ConfigStore) -> None:
         self._follower = follower
         self._store = store
+        self._overview: HttpAnswer | None = None
+        self._overview_read_at = 0.0
+        self._overview_lock = threading.Lock()
 
     def answer(self, request: HttpRequest) -> HttpAnswer:
         """Answer a request below `/api/`."""
@@ -93,7 +99,11 @@ class ControlApi:
         return json_answer(200, {"service": service, "config": config})
 
     def _agents(self) -> HttpAnswer:
-        return json_answer(200, {"agents": [_shown_report(stored) for stored in self._store.reports()]})
+        with self._overview_lock:  # whoever waits for it has the same one
+            if self._overview is None or time.monotonic() > self._overview_read_at + _OVERVIEW_S:
+                reports = [_shown_report(stored) for stored in self._store.reports()]
+                self._overview, self._overview_read_at = json_answer(200, {"agents": reports}), time.monotonic()
+            return self._overview
 
 
 def _read_config(body: bytes) -> dict[str, str]:

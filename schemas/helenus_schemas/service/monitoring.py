@@ -39,6 +39,7 @@ HEADERS: Mapping[str, str] = {"X-Content-Type-Options": "nosniff"}
 """Of every answer: no browser may take one for anything but what it says that it is."""
 _TEXT = "text/plain; charset=utf-8"
 _THREADS = 2
+_API_CALLS = 8  # that run or wait for a thread: with more, a server that is slow would take all connections
 _API = "/api/"
 _SAFE = ("GET", "HEAD")
 _BODY_BYTES = 256 << 10  # of a configuration: some hundred times what one has
@@ -128,7 +129,7 @@ class HttpAccess:
     tls: ssl.SSLContext | None = None
     read_only: str = ""
 
-    def knows(self, headers: Mapping[str, str]) -> bool:
+    def is_authenticated(self, headers: Mapping[str, str]) -> bool:
         """Return whether a request has the login, if one is needed."""
         if self.login is None:
             return True
@@ -167,6 +168,7 @@ class HttpListener:
         self._api = api
         self._pool = ThreadPoolExecutor(_THREADS, "monitoring")
         self._api_pool = ThreadPoolExecutor(_THREADS, "api")  # it waits for servers, and health checks do not
+        self._api_calls = 0
         self._loop = asyncio.new_event_loop()
         self._ending = asyncio.Event()
         self._thread = threading.Thread(target=self._run, name="monitoring", daemon=True)
@@ -242,7 +244,7 @@ class HttpListener:
             return HttpAnswer(403, b"this listener answers to localhost, 127.0.0.1 and [::1] alone\n")
         method, path = match.groups()
         headers = {name.strip().lower(): value.strip() for name, _, value in map(_split_header, lines.split("\r\n"))}
-        if path != "/health/live" and not self._access.knows(headers):
+        if path != "/health/live" and not self._access.is_authenticated(headers):
             advice = b"give the user and the password of rest.basic.auth.user.info\n"
             return HttpAnswer(401, advice, headers={"WWW-Authenticate": 'Basic realm="helenus"'})
         if self._api is not None and path.startswith(_API):
@@ -278,10 +280,15 @@ class HttpListener:
             return error_answer(413, f"the body may have {_BODY_BYTES} bytes")
         request = replace(request, body=await reader.readexactly(int(length)))
         self._listening.work_on(address)
+        if self._api_calls >= _API_CALLS:
+            return error_answer(503, f"{_API_CALLS} calls wait already: repeat it later")
+        self._api_calls += 1
         try:
             return await self._loop.run_in_executor(self._api_pool, api, request)
         except Exception as error:
             return error_answer(500, f"{type(error).__name__}: {error}")
+        finally:
+            self._api_calls -= 1
 
     @staticmethod
     def _metrics() -> HttpAnswer:
