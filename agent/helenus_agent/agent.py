@@ -55,6 +55,8 @@ _COMMIT = 0.25  # s between two commits of events
 _COMMIT_QUIET = 10.0  # s between two that only save how far a log without events is read
 _FLUSH = 10.0  # s without an acknowledgement after which what was appended is appended again
 _FLUSH_LAST = 5.0  # the same at the end
+STARTING = "the agent is starting"
+"""Why an agent is not healthy at first."""
 _log = structlog.get_logger(__name__)
 
 
@@ -94,7 +96,7 @@ class Agent:
         self._has_progress = False
         self._appended_at = 0.0
         self._oldest: float | None = None
-        self._trouble: str | None = "the agent is starting"
+        self._trouble: str | None = STARTING
         self._is_draining = self.drained = False
         self._unseen = 0
         self._read_unlinked: set[int] = set()
@@ -138,6 +140,11 @@ class Agent:
         count, where = self._removal.count_quarantined(self._queue.segments)
         return f"{counted(count, 'segment')} could not be read wholly, see {where}" if count else None
 
+    @property
+    def table_names(self) -> tuple[str, ...]:
+        """Return the names of the tables that are followed."""
+        return tuple(table.full_name for table in self._followed.tables.followed_now)
+
     def run(self, stop: threading.Event, drain: bool = False) -> None:
         """Work until `stop`; with `drain`, until everything in cdc_raw is read and acknowledged.
 
@@ -162,6 +169,10 @@ class Agent:
             _log.warning("agent.unacknowledged", error=str(error), then="read again at the next start")
         finally:
             self._queue.close()
+
+    def close(self) -> None:
+        """Close the files of segments: also if it never ran."""
+        self._queue.close()
 
     def step(self) -> bool:
         """Read one piece, if there is one, and append its events. False if there is nothing to do."""

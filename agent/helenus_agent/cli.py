@@ -3,53 +3,35 @@
 from __future__ import annotations
 
 import contextlib
-import gc
 import json
 import os
 import signal
 import sys
 import threading
-import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 import structlog
-from prometheus_client import REGISTRY
-from tenacity import RetryCallState, Retrying, retry_if_exception, wait_fixed
-from tenacity.nap import sleep_using_event
 
-from helenus_agent import metrics, status
-from helenus_agent.agent import Agent, may_pass
-from helenus_agent.commitlog import decoder
+from helenus_agent import status
+from helenus_agent.agent_run import AgentRun, check_pulsar, open_log, with_raw_directory
 from helenus_agent.config import AgentSettings, check, check_places, raw_directory, read_yaml
+from helenus_agent.control.configured_agent import ConfiguredAgent, read_effective_settings
 from helenus_agent.monitor import Monitor, busy_port
-from helenus_agent.node import identity
-from helenus_agent.node.cassandra import Cassandra
-from helenus_agent.node.offline import SavedNode
+from helenus_agent.own_properties import OwnProperties, load_settings
 from helenus_agent.segments.reprocess import reprocess
-from helenus_agent.segments.segment_queue import list_segment_ids
 from helenus_agent.segments.transfer import transfer_of
-from helenus_agent.state import StateDirectory, note_cdc_off, owned
 from helenus_agent.validate_command import refusals, unasked
 from helenus_schemas import __version__
 from helenus_schemas.errors import HelenusError, Kind
 from helenus_schemas.service import descriptors, logs
 from helenus_schemas.service.ownership import check_directory
 from helenus_schemas.settings.properties import check_properties, together
-from helenus_schemas.settings.shared import NO_PULSAR
-from helenus_sinks.kafka.log import KafkaLog
-
-if TYPE_CHECKING:
-    from helenus_sinks.pulsar.log import PulsarLog
 
 _STOP_LIMIT_S = 10.0
 _FLUSH_LIMIT_S = 5.0  # s for the broker, of those
-_RETRY_S = 1.0  # s between two tries to reach a server at the start
-_REPORT_S = 30.0  # s between two log lines that say why it waits
-_QUEUE = {"queue.buffering.max.messages": "20000"}  # 8 MB less than the 50,000 of a connector, and as fast
 _log = structlog.get_logger(__name__)
 
 
@@ -65,6 +47,7 @@ class _Commands(click.Group):
 
 
 _PROPERTIES = click.argument("properties", type=click.Path(path_type=Path))
+_OPTIONAL_PROPERTIES = click.argument("properties", type=click.Path(path_type=Path), required=False)
 
 
 @click.group(
@@ -86,17 +69,21 @@ def main() -> None:
 
 
 @main.command("run", short_help="Run the agent.")
-@_PROPERTIES
-def _run_command(properties: Path) -> None:
-    """Run the agent until SIGTERM, as `helenus-agent PROPERTIES` does.
+@_OPTIONAL_PROPERTIES
+def _run_command(properties: Path | None) -> None:
+    """Run the agent until SIGTERM, as `helenus-agent PROPERTIES` does. Without a file, variables of the environment are
+    its settings: HELENUS_STATE_DIR is state.dir.
 
     It stops within ten seconds, and what was not acknowledged by then is read again at the next start.
     """
     with _errors_in_one_line():
-        settings = AgentSettings.load(properties)
-        check(settings, str(properties))
+        settings = load_settings(properties)
         try:
-            run(settings)
+            if settings.config_store == "cassandra":
+                run_configured(OwnProperties.load(properties), settings)
+            else:
+                check(settings, str(properties or "the environment"))
+                run(settings)
         except HelenusError as error:
             if settings.log_format != "json":
                 raise
@@ -105,17 +92,17 @@ def _run_command(properties: Path) -> None:
 
 
 @main.command("drain", short_help="Send what is left in cdc_raw, and end.")
-@_PROPERTIES
+@_OPTIONAL_PROPERTIES
 @click.option("--offline", is_flag=True, help="Without Cassandra, by what the agent saved in state.dir.")
-def _drain(properties: Path, offline: bool) -> None:
+def _drain(properties: Path | None, offline: bool) -> None:
     """Send what is left in cdc_raw, and end: exit code 0 if all of it is acknowledged.
 
     With --offline for a node that will not start again, before its disk goes; stop the agent first. What can't be
     decoded by the tables as they were saved goes to quarantine, and the exit code is 1.
     """
     with _errors_in_one_line():
-        settings = AgentSettings.load(properties)
-        check(settings, str(properties))
+        settings = _effective_settings(properties, load_settings(properties))
+        check(settings, str(properties or "the environment"))
         if offline:  # no sync marker will follow the last entries any more
             settings = settings.model_copy(update={"read_mode": "eager"})
         unsent = run(settings, drain=True, offline=offline)
@@ -143,13 +130,13 @@ def _validate(properties: Path, connect: bool) -> None:
             lambda: settings.check_files(source),
             lambda: settings.check_directory(source, "state_dir"),
             lambda: settings.check_directory(source, "segment_archive_dir") if archives else None,
-            lambda: check(settings, source),
+            lambda: check(settings, source) if settings.bootstrap_servers else None,
             lambda: read_yaml(settings.cassandra_config) if settings.cassandra_config else None,
         )
         check_directory(settings.state_dir, "state.dir")
-        _check_pulsar(settings)
-        directory = raw_directory(settings)
-        check_places(settings, directory, {}, source)
+        check_pulsar(settings)
+        if settings.config_store == "file" or settings.cassandra_config or settings.cdc_raw_dir:
+            check_places(settings, raw_directory(settings), {}, source)
         transfer_of(settings.segment_transfer, settings.segment_archive_dir)
         host, port = settings.listener
         if port and (busy := busy_port(host, port)):
@@ -157,13 +144,29 @@ def _validate(properties: Path, connect: bool) -> None:
             click.echo(f"{properties}: warning: {address}: {busy}", err=True)
         click.echo(f"{properties} is valid")
         if connect:
-            _ask_servers(settings, directory)
+            effective = _effective_settings(properties, settings)
+            _ask_servers(effective, raw_directory(effective))
+
+
+def _effective_settings(properties: Path | None, settings: AgentSettings) -> AgentSettings:
+    """Return the settings that an agent has now, with those of Cassandra if it follows them. Raises HelenusError."""
+    if settings.config_store == "cassandra":
+        settings = read_effective_settings(OwnProperties.load(properties), settings)
+    return _with_raw_directory(settings)
+
+
+def _with_raw_directory(settings: AgentSettings) -> AgentSettings:
+    """Return settings with the cdc_raw that the node names, where they have none, if it answers."""
+    if settings.cassandra_config is None and settings.cdc_raw_dir is None:
+        with contextlib.suppress(HelenusError):
+            return with_raw_directory(settings)
+    return settings
 
 
 def _ask_servers(settings: AgentSettings, directory: Path) -> None:
     """End the process with a line for each thing that a server refuses."""
     codes = []
-    with contextlib.closing(_open_log(settings)) as log:
+    with contextlib.closing(open_log(settings)) as log:
         for error in refusals(settings, directory, log):
             click.echo(f"helenus-agent: {error}", err=True)
             codes.append(_exit_code(error))
@@ -173,9 +176,9 @@ def _ask_servers(settings: AgentSettings, directory: Path) -> None:
 
 
 @main.command("status", short_help="Show where the agent stands.")
-@_PROPERTIES
+@_OPTIONAL_PROPERTIES
 @click.option("--json", "as_json", is_flag=True, help="One JSON object, for programs.")
-def _status(properties: Path, as_json: bool) -> None:
+def _status(properties: Path | None, as_json: bool) -> None:
     """Show where the agent stands: its segments, cdc_raw and the room left in it, quarantine.
 
     It reads the agent's state file and looks into cdc_raw, so it works while the agent runs and when it is stopped.
@@ -183,7 +186,7 @@ def _status(properties: Path, as_json: bool) -> None:
     healthy, 1 if not.
     """
     with _errors_in_one_line():
-        agent_status = status.read_status(AgentSettings.load(properties))
+        agent_status = status.read_status(_with_raw_directory(load_settings(properties)))
     click.echo(json.dumps(agent_status.as_json()) if as_json else status.format_status(agent_status))
     sys.exit(0 if agent_status.healthy else 1)
 
@@ -198,7 +201,7 @@ def _reprocess(properties: Path, segments: tuple[str, ...]) -> None:
     them from their beginning, so events that were published the first time arrive twice.
     """
     with _errors_in_one_line():
-        settings = AgentSettings.load(properties)
+        settings = _with_raw_directory(AgentSettings.load(properties))
         paths = reprocess(settings.state_dir, raw_directory(settings), segments)
         click.echo("\n".join(map(str, paths)) or "nothing is in quarantine")
 
@@ -224,143 +227,44 @@ def run(settings: AgentSettings, drain: bool = False, offline: bool = False) -> 
     logs.configure(settings.log_level, settings.log_format)
     descriptors.raise_limit()
     stop = threading.Event()
-    log = _open_log(settings)
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: _stop(stop, log, drain))
-    waiting = _startup_retries(settings.startup_timeout_ms / 1000, stop)
-    cassandra = agent = None
-    locks = contextlib.ExitStack()
-    monitor = Monitor(*settings.listener)
+    agent_run = AgentRun(settings, stop, drain, offline)
+    _handle_signals(lambda: _stop(stop, agent_run, drain))
+    monitor = Monitor(settings)
     try:
-        monitor.serve(lambda: agent.ready() if agent else "the agent is starting")
-        if settings.log == "kafka":
-            log.start()  # a producer needs up to a second before its first record: Cassandra is asked meanwhile
-        directory = waiting(_raw_directory, settings, offline)  # a new node makes it at its first start
-        check_places(settings, directory, {})
-        transfer = transfer_of(settings.segment_transfer, settings.segment_archive_dir)
-        state = StateDirectory(settings.state_dir)
-        locks.callback(state.close)
-        locks.enter_context(owned(directory))
-        cassandra = SavedNode(state) if offline else waiting(Cassandra, settings)
-        node = waiting(cassandra.node)
-        identity.check(node, settings, directory)
-        check_places(settings, directory, node.settings)
-        positions = state.load(str(node.host_id), node.cluster, list_segment_ids(directory))
-        agent = Agent(settings, directory, cassandra, log, state, positions, transfer)
-        waiting(agent.start)
-        if settings.log == "pulsar":
-            log.start()
-        address = node.addresses.get("broadcast_address") or node.addresses.get("listen_address")
-        metrics.NODE.info(
-            {
-                "version": __version__,
-                "address": address or settings.cassandra_contact_points[0],
-                "host_id": str(node.host_id),
-                "data_center": node.data_center,
-                "cassandra": node.release,
-            }
-        )
-        metrics.DECODER.info({"compiled": str(decoder.COMPILED).lower()})
-        if settings.metrics_other_products:
-            REGISTRY.register(metrics.AgentMetricAliases(directory, settings.topic_prefix))
-        _log.info(
-            "agent.started",
-            version=__version__,
-            decoder="compiled" if decoder.COMPILED else "plain",
-            node=str(node.host_id),
-            cassandra=node.release,
-            directory=str(directory),
-        )
-        # Batches come and go by the thousand and hold no cycles: let the collector look less often.
-        gc.freeze()
-        gc.set_threshold(100_000, 20, 20)
-        agent.run(stop, drain)
-        _log.info("agent.drained" if agent.drained else "agent.stopped")
-        return agent.ready() if agent.drained else "it was stopped"
-    except HelenusError as error:
-        if not stop.is_set() or not _is_startup_error(error):
-            raise
-        _log.info("agent.stopped", waited_for=str(error))
-        return "it was stopped"
+        monitor.serve(agent_run.ready)
+        return agent_run.run()
     finally:
-        log.close()
         monitor.close()
-        if cassandra is not None:
-            cassandra.close()
-        locks.close()
 
 
-def _open_log(settings: AgentSettings) -> KafkaLog | PulsarLog:
-    """Return where events go. Raises HelenusError(CONFIG)."""
-    if settings.log == "kafka":
-        log = KafkaLog(
-            {"bootstrap.servers": settings.bootstrap_servers, **_QUEUE, **settings.kafka, **settings.producer}
-        )
-        log.replication_factor = settings.topic_creation_default_replication_factor
-        return log
-    _check_pulsar(settings)
-    from helenus_sinks.pulsar.config import PulsarConfig
-    from helenus_sinks.pulsar.log import PulsarLog
-
-    return PulsarLog(PulsarConfig.from_settings(settings))
-
-
-def _check_pulsar(settings: AgentSettings) -> None:
-    """Raise HelenusError(CONFIG) for log=pulsar without the extra `pulsar`."""
-    if settings.log != "pulsar":
-        return
+def run_configured(own: OwnProperties, settings: AgentSettings) -> None:
+    """Run the agent by its own settings and those in Cassandra until SIGTERM or SIGINT. Raises HelenusError."""
+    logs.configure(settings.log_level, settings.log_format)
+    descriptors.raise_limit()
+    agent = ConfiguredAgent(own, settings)
+    _handle_signals(lambda: _stop(agent.stop, agent, False))
+    monitor = Monitor(settings, agent.answer)
     try:
-        import helenus_sinks.pulsar.log  # noqa: F401
-    except ImportError as error:
-        raise HelenusError(Kind.CONFIG, f"log=pulsar: {error}", advice=NO_PULSAR) from None
+        monitor.serve(agent.ready)
+        agent.run()
+        _log.info("agent.stopped")
+    finally:
+        monitor.close()
+        agent.close()
 
 
-def _startup_retries(seconds: float, stop: threading.Event) -> Retrying:
-    """Repeat a call until its server is up, `stop` is set, or so many seconds from now have passed."""
-    deadline = time.monotonic() + seconds
-    last = "", 0.0
-
-    def report(state: RetryCallState) -> None:
-        """Log why it waits: when that changes, and every half minute."""
-        nonlocal last
-        now, reason = time.monotonic(), str(state.outcome and state.outcome.exception())
-        if reason != last[0] or now > last[1] + _REPORT_S:
-            last = reason, now
-            _log.info("agent.waiting", reason=reason, seconds_left=round(max(0.0, deadline - now)))
-
-    return Retrying(
-        retry=retry_if_exception(_is_startup_error),
-        stop=lambda _: stop.is_set() or time.monotonic() > deadline,
-        wait=wait_fixed(_RETRY_S),
-        sleep=sleep_using_event(stop),
-        before_sleep=report,
-        reraise=True,
-    )
+def _handle_signals(end: Callable[[], None]) -> None:
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: end())
 
 
-def _raw_directory(settings: AgentSettings, offline: bool = False) -> Path:
-    """Return the node's cdc_raw. If CDC is off that is noted: writes until it is on again are a gap."""
-    try:
-        return raw_directory(settings, offline)
-    except HelenusError as error:
-        if error.kind is Kind.CDC_DISABLED:
-            with contextlib.suppress(HelenusError):  # the error to report is why there is no start
-                note_cdc_off(settings.state_dir)
-        raise
-
-
-def _is_startup_error(error: BaseException) -> bool:
-    """True for errors that pass while a machine boots, or a node starts for the first time."""
-    return may_pass(error) or (isinstance(error, HelenusError) and error.kind is Kind.CDC_DIRECTORY)
-
-
-def _stop(stop: threading.Event, log: KafkaLog | PulsarLog, drain: bool) -> None:
+def _stop(stop: threading.Event, running: AgentRun | ConfiguredAgent, drain: bool) -> None:
     """Stop soon, and kill the process if something hangs: the saved positions are safe."""
     stop.set()
-    log.hurry(_FLUSH_LIMIT_S)
     timer = threading.Timer(_STOP_LIMIT_S, _kill, (1 if drain else 0,))
     timer.daemon = True
-    timer.start()
+    timer.start()  # first: this is a signal handler, and what follows may wait for a lock of the thread it interrupts
+    running.hurry(_FLUSH_LIMIT_S)
 
 
 def _kill(code: int) -> None:

@@ -10,12 +10,13 @@ from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
 import yaml
-from pydantic import AfterValidator, Field
+from pydantic import AfterValidator, Field, model_validator
 from typing_extensions import Self
 
 from helenus_agent.aliases import ALIASES, ENVIRONMENT, ON_PULSAR, names_pulsar
 from helenus_agent.commitlog.segment import ReadMode
 from helenus_schemas.errors import HelenusError, Kind
+from helenus_schemas.service.monitoring import is_loopback
 from helenus_schemas.settings import debezium
 from helenus_schemas.settings.fields import (
     CommaList,
@@ -28,9 +29,16 @@ from helenus_schemas.settings.fields import (
 )
 from helenus_schemas.settings.model import Alias, Group
 from helenus_schemas.settings.properties import ConfigError, Problem
-from helenus_schemas.settings.shared import CassandraSettings, KafkaSettings, LogSettings, PulsarSettings
+from helenus_schemas.settings.shared import (
+    CassandraSettings,
+    KafkaSettings,
+    ListenerSettings,
+    LogSettings,
+    PulsarSettings,
+)
 from helenus_sinks.kafka.settings import shown, wrong_settings
 
+_STATE_DIR = "/var/lib/helenus/agent"
 TransactionalPolicy = Literal["refuse", "gap"]
 
 
@@ -67,12 +75,36 @@ def _check_http_host(host: str) -> str:
 
 
 def _check_listener(listener: str) -> str:
-    scheme, _, port = listener_address(listener) or ("", "", 0)
-    if listener and (scheme != "http" or not port):
+    _, _, port = listener_address(listener) or ("", "", 0)
+    if listener and not port:
         raise ValueError(
-            "give one address as http://host:port, without TLS, or leave the property out: then none is open"
+            "give one address as http://host:port or https://host:port, or leave the property out: then none is open"
         )
     return listener
+
+
+def _keyspace(name: str) -> str:
+    if not re.fullmatch(r"[a-z]\w{0,47}", name, re.ASCII) or name != name.lower():
+        raise ValueError("a keyspace's name here has small letters, digits and '_' alone, and 48 of them at most")
+    return name
+
+
+def _replication(text: str) -> str:
+    """Check a keyspace's replication: it becomes part of a statement."""
+    if text and not re.fullmatch(rf"\{{\s*{_ENTRY}(\s*,\s*{_ENTRY})*\s*\}}", text, re.ASCII):
+        raise ValueError("give it as CQL: {'class': 'NetworkTopologyStrategy', 'dc1': 3}")
+    return text
+
+
+def _variables(pattern: str) -> str:
+    try:
+        re.compile(pattern)
+    except re.error as error:
+        raise ValueError(f"not a regular expression: {error}") from None
+    return pattern
+
+
+_ENTRY = r"'[\w. -]+'\s*:\s*('[\w. /-]+'|\d+)"
 
 
 def is_same_directory(directory: Path, path: object) -> bool:
@@ -84,7 +116,7 @@ _COMMITLOG = "it is the node's commitlog_directory, in which nothing may be dele
 Patterns = Annotated[CommaList, AfterValidator(_patterns)]
 
 
-class AgentSettings(CassandraSettings, PulsarSettings, KafkaSettings, LogSettings):
+class AgentSettings(ListenerSettings, CassandraSettings, PulsarSettings, KafkaSettings, LogSettings):
     """The keys of agent.properties."""
 
     aliases: ClassVar[Mapping[str, str | Alias]] = ALIASES
@@ -101,7 +133,8 @@ class AgentSettings(CassandraSettings, PulsarSettings, KafkaSettings, LogSetting
     cdc_raw_dir: Annotated[Path | None, Group("Commit log", "HIGH")] = None
     """The node's `cdc_raw`; default: the one that cassandra.yaml names."""
     state_dir: Annotated[Path, Group("Agent", "HIGH")]
-    """Directory of positions and quarantine: one for each agent, on a persistent disk."""
+    """Directory of positions and quarantine: one for each agent, on a persistent disk. With `config.store=cassandra`
+    the default is `/var/lib/helenus/agent`."""
     log: Annotated[Literal["kafka", "pulsar"], Group("Topics", "HIGH")] = "kafka"
     """Where events go."""
     topic_prefix: Annotated[str, AfterValidator(topic), Group("Topics")] = "events-"
@@ -142,7 +175,8 @@ class AgentSettings(CassandraSettings, PulsarSettings, KafkaSettings, LogSetting
     poll_interval_ms: Annotated[Milliseconds, Field(ge=1, le=1000), Group("Agent", "LOW", expert=True)] = 20
     """Pause between two looks at the live segments; at least 80 after 5 s without a write."""
     listeners: Annotated[str, AfterValidator(_check_listener), Group("Agent", "HIGH")] = ""
-    """Address of `/metrics` and `/health`, as http://host:port; default: none is open."""
+    """Address of `/metrics`, `/health` and with `config.store=cassandra` the REST API, as http://host:port or
+    https://host:port; default: none is open."""
     http_host: Annotated[str, AfterValidator(_check_http_host), Group("Agent", "LOW", replaced_by="listeners")] = (
         "127.0.0.1"
     )
@@ -151,6 +185,39 @@ class AgentSettings(CassandraSettings, PulsarSettings, KafkaSettings, LogSetting
     """The port of `listeners`; 0 opens none."""
     metrics_other_products: Annotated[bool, Group("Agent", "LOW")] = True
     """Whether `/metrics` also uses the names of DataStax's agent, Debezium and the Sidecar."""
+    config_store: Annotated[Literal["file", "cassandra"], Group("Control plane", "HIGH")] = "file"
+    """Where settings come from. `cassandra`: also from the table `configs` of a keyspace, which all agents follow
+    ([control-plane.md](control-plane.md)); the agent's own file takes precedence."""
+    config_store_keyspace: Annotated[str, AfterValidator(_keyspace), Group("Control plane")] = "helenus"
+    """The keyspace of `configs` and `agents`. The agent creates it where its role may, and otherwise prints the CQL."""
+    config_store_replication: Annotated[str, AfterValidator(_replication), Group("Control plane")] = ""
+    """The replication that the keyspace is created with, as CQL. Required unless every data centre has three nodes by
+    then; default: `NetworkTopologyStrategy` with three replicas in each."""
+    config_store_consistency: Annotated[
+        Literal["LOCAL_QUORUM", "LOCAL_ONE", "ONE", "QUORUM", "EACH_QUORUM", "ALL"], Group("Control plane", "LOW")
+    ] = "LOCAL_QUORUM"
+    """The consistency level of its reads and writes."""
+    config_store_poll_interval_ms: Annotated[Milliseconds, Field(ge=100), Group("Control plane", "LOW")] = 5000
+    """How often `configs` is read."""
+    config_store_report_interval_ms: Annotated[Milliseconds, Field(ge=500), Group("Control plane", "LOW")] = 10_000
+    """How often the agent writes its row of `agents`; an agent whose row is older than three of these is dead."""
+    rest_local_writes: Annotated[bool, Group("Control plane")] = False
+    """Whether a listener on loopback takes changes without a login: from every user of the machine. A listener on
+    another address takes them with `rest.basic.auth.user.info` or `listeners.https.ssl.cafile` alone."""
+    config_providers_file_param_allowed_paths: Annotated[CommaList, Group("Control plane", "LOW")] = ()
+    """Folders whose files `configs` may refer to as `${file:PATH:KEY}`; default: none. The agent's own file, and the
+    files that it refers to, are never allowed. Whoever may change `configs` can read what is in them."""
+    config_providers_env_param_allowlist_pattern: Annotated[
+        str, AfterValidator(_variables), Group("Control plane", "LOW")
+    ] = ""
+    """Regular expression for the variables that `configs` may refer to as `${env:NAME}`; default: none."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _default_state_dir(cls, values: Any) -> Any:
+        if isinstance(values, dict) and values.get("config.store") == "cassandra":
+            return {"state.dir": _STATE_DIR, **values}
+        return values
 
     @classmethod
     def from_properties(
@@ -184,10 +251,11 @@ class AgentSettings(CassandraSettings, PulsarSettings, KafkaSettings, LogSetting
         yield from super().conflicts(properties)
         if properties.get("cassandra.password") and not properties.get("cassandra.username"):
             yield "cassandra.username", "set it too: a cassandra.password alone logs nobody in"
-        if "cassandra.config" not in properties and "cdc.raw.dir" not in properties:
+        is_stored = properties.get("config.store") == "cassandra"
+        if not is_stored and "cassandra.config" not in properties and "cdc.raw.dir" not in properties:
             yield "cassandra.config", "set it, the path of the node's cassandra.yaml, or cdc.raw.dir"
         needed = "pulsar.service.url" if properties.get("log") == "pulsar" else "bootstrap.servers"
-        if needed not in properties:
+        if needed not in properties and not is_stored:
             hints_pulsar = "pulsar.service.url" in properties and "log" not in properties
             yield needed, "required property is missing" + (", or log=pulsar" if hints_pulsar else "")
         yield from _listener_conflicts(properties)
@@ -202,6 +270,22 @@ class AgentSettings(CassandraSettings, PulsarSettings, KafkaSettings, LogSetting
         _, host, port = address
         return host, port
 
+    @property
+    def secure(self) -> bool:
+        """Return whether the listener speaks TLS."""
+        return _is_secure(self.listeners)
+
+    @property
+    def read_only(self) -> str:
+        """Return why the REST API takes no changes, empty if it does."""
+        if self.rest_basic_auth_user_info or (self.secure and self.listeners_https_ssl_cafile):
+            return ""
+        if not is_loopback(self.listener[0]):
+            return "changes need a login: set rest.basic.auth.user.info in the agent's file"
+        if not self.rest_local_writes:
+            return "changes need a login: set rest.basic.auth.user.info, or rest.local.writes=true, in the agent's file"
+        return ""
+
 
 def _check_program(properties: Mapping[str, str], source: str) -> None:
     """Raise ConfigError, of one line, for a file of a worker or of a connector."""
@@ -213,8 +297,19 @@ def _check_program(properties: Mapping[str, str], source: str) -> None:
         raise ConfigError([Problem(source, "", None, reason)])
 
 
+def _is_secure(listener: str) -> bool:
+    scheme, _, _ = listener_address(listener) or ("", "", 0)
+    return scheme == "https"
+
+
 def _listener_conflicts(properties: Mapping[str, str]) -> Iterator[tuple[str, str]]:
-    """Yield `listeners` where the older http.host and http.port say another address."""
+    """Yield the certificates that an https listener lacks, and `listeners` where the older http.host and http.port say
+    another address.
+    """
+    if _is_secure(properties.get("listeners", "")):
+        for key in ("listeners.https.ssl.certfile", "listeners.https.ssl.keyfile"):
+            if key not in properties:
+                yield key, "set it: an https listener has a certificate"
     if "listeners" not in properties:
         return
     _, host, port = listener_address(properties["listeners"]) or ("", "", 0)
@@ -295,7 +390,8 @@ def raw_directory(settings: AgentSettings, offline: bool = False) -> Path:
                     str(settings.cassandra_config),
                 )
             directory = Path(named)
-    assert directory is not None
+    if directory is None:
+        raise HelenusError(Kind.CONFIG, "cdc.raw.dir is not set, and the node does not answer where it is")
     if not os.access(directory, os.F_OK) or not directory.is_dir():  # which raises an error where it may not be seen
         raise HelenusError(Kind.CDC_DIRECTORY, "cdc_raw is not a directory, or may not be seen", str(directory))
     if not os.access(directory, os.R_OK | os.W_OK | os.X_OK):

@@ -63,6 +63,12 @@ NODE = Info(
     "helenus_agent_node",
     "The agent's version, and its node's address, host_id, data_center and version (cassandra), as labels.",
 )
+DISABLED = Gauge(
+    "helenus_agent_publishing_disabled", "1 while the configuration in Cassandra has the agent publish nothing."
+)
+CONFIG_REFUSED = Gauge(
+    "helenus_agent_config_refused", "1 while rows of configs are wrong, and the last ones that were right are used."
+)
 DECODER = Info("helenus_agent_decoder", "Whether the decoder is compiled, as a label.")
 
 LOW = 0.8
@@ -92,35 +98,35 @@ class AgentMetricAliases(Collector):
         """Yield DataStax's counters. Events stand for mutations here: one mutation of theirs may be several."""
         counters = Metric(_DATASTAX, "The counters of DataStax's agent, by name.", "unknown")
         sending_errors = {Kind.APPEND_FAILED.value, Kind.TOPIC_MISSING.value, Kind.BROKER_UNREACHABLE.value}
-        sent_errors = _total(RETRIES, sending_errors)
-        counters.add_sample(_DATASTAX, {"name": "SentMutations"}, _total(EVENTS))
+        sent_errors = total(RETRIES, sending_errors)
+        counters.add_sample(_DATASTAX, {"name": "SentMutations"}, total(EVENTS))
         counters.add_sample(_DATASTAX, {"name": "SentErrors"}, sent_errors)
-        counters.add_sample(_DATASTAX, {"name": "CommitLogReadErrors"}, _total(PROBLEMS))
-        counters.add_sample(_DATASTAX, {"name": "SkippedMutations"}, _total(SKIPPED))
+        counters.add_sample(_DATASTAX, {"name": "CommitLogReadErrors"}, total(PROBLEMS))
+        counters.add_sample(_DATASTAX, {"name": "SkippedMutations"}, total(SKIPPED))
         yield counters
 
     def _collect_debezium(self) -> Iterable[Metric]:
-        newest = int(_total(POSITION_SEGMENT))
+        newest = int(total(POSITION_SEGMENT))
         name = next((name for name, _ in self._files() if (parse_name(name) or (0, 0))[1] == newest), "")
         beans: tuple[tuple[str, str, float, dict[str, str]], ...] = (
             ("CommitLogFilename", "1; the newest segment that is read.", 1.0, {"filename": name}),
-            ("CommitLogPosition", "Acknowledged position in it, in bytes.", _total(POSITION_OFFSET), {}),
-            ("NumberOfProcessedMutations", "Events acknowledged by the broker.", _total(EVENTS), {}),
-            ("NumberOfUnrecoverableErrors", "Places in the log that could not be read.", _total(PROBLEMS), {}),
-            ("CdcDirectoryTotalBytes", "Size of the segments in cdc_raw.", _total(RAW_BYTES), {}),
-            ("MilliSecondsBehindSource", "Age of the oldest data that is not acknowledged.", _total(OLDEST) * 1e3, {}),
+            ("CommitLogPosition", "Acknowledged position in it, in bytes.", total(POSITION_OFFSET), {}),
+            ("NumberOfProcessedMutations", "Events acknowledged by the broker.", total(EVENTS), {}),
+            ("NumberOfUnrecoverableErrors", "Places in the log that could not be read.", total(PROBLEMS), {}),
+            ("CdcDirectoryTotalBytes", "Size of the segments in cdc_raw.", total(RAW_BYTES), {}),
+            ("MilliSecondsBehindSource", "Age of the oldest data that is not acknowledged.", total(OLDEST) * 1e3, {}),
         )
         for attribute, description, value, labels in beans:
             yield _metric(f"debezium_metrics_{attribute}", description, value, {**self._debezium_labels, **labels})
 
     def _collect_cep44(self) -> Iterable[Metric]:
         age = max((time.time() - modified for _, modified in self._files()), default=0.0)
-        limit = _total(RAW_LIMIT)
-        used = _total(RAW_BYTES) / limit if limit else 0.0
-        yield _metric("Cdc_TotalSpaceUsed", "Size of the segments in cdc_raw, in bytes.", _total(RAW_BYTES))
+        limit = total(RAW_LIMIT)
+        used = total(RAW_BYTES) / limit if limit else 0.0
+        yield _metric("Cdc_TotalSpaceUsed", "Size of the segments in cdc_raw, in bytes.", total(RAW_BYTES))
         yield _metric("Cdc_MaxSpaceConfigured", "cdc_total_space of the node, in bytes; 0 if not known.", limit)
         yield _metric("Cdc_OldestSegmentAgeSeconds", "Since when the oldest segment is not written to.", age)
-        yield _metric("Cdc_DeletedSegment", "Segments fully processed and removed.", _total(DONE))
+        yield _metric("Cdc_DeletedSegment", "Segments fully processed and removed.", total(DONE))
         yield _metric("Cdc_LowSpace", f"1 if {LOW:.0%} of the limit are used.", float(used >= LOW))
         yield _metric("Cdc_CriticalSpace", f"1 if {CRITICAL:.0%} of the limit are used.", float(used >= CRITICAL))
 
@@ -139,7 +145,7 @@ def _metric(name: str, description: str, value: float, labels: Mapping[str, str]
     return metric
 
 
-def _total(metric: Collector, kinds: Container[str] | None = None) -> float:
+def total(metric: Collector, kinds: Container[str] | None = None) -> float:
     """Return its value, summed up over its labels; only those labelled with one of `kinds`, if given."""
     samples = (sample for family in metric.collect() for sample in family.samples)
     return sum(
@@ -150,8 +156,8 @@ def _total(metric: Collector, kinds: Container[str] | None = None) -> float:
 
 
 def _headroom() -> float:
-    limit = _total(RAW_LIMIT)
-    return max(0.0, limit - _total(RAW_BYTES)) if limit else math.nan
+    limit = total(RAW_LIMIT)
+    return max(0.0, limit - total(RAW_BYTES)) if limit else math.nan
 
 
 RAW_HEADROOM.set_function(_headroom)

@@ -9,9 +9,11 @@ import threading
 
 import structlog
 
+from helenus_agent.config import AgentSettings
 from helenus_schemas.errors import HelenusError
 from helenus_schemas.service import monitoring, page
-from helenus_schemas.service.monitoring import Ready
+from helenus_schemas.service.listener_tls import server_tls
+from helenus_schemas.service.monitoring import HttpAccess, HttpApi, Ready
 
 _RETRY_S = 1.0  # s between two tries to listen
 _BUSY = {errno.EADDRINUSE, errno.EADDRNOTAVAIL, errno.EMFILE, errno.ENFILE}
@@ -28,11 +30,21 @@ def busy_port(host: str, port: int) -> str | None:
 
 
 class Monitor:
-    """Listens on `port` of `host`, 0: not at all. An address in use is tried again until it is free."""
+    """Listens where the settings say, if they do. An address in use is tried again until it is free. `api` answers what
+    is asked below `/api/`. Raises HelenusError CONFIG for certificates that can't be used.
+    """
 
-    def __init__(self, host: str, port: int) -> None:
-        self._host = host
-        self._port = port
+    def __init__(self, settings: AgentSettings, api: HttpApi | None = None) -> None:
+        self._host, self._port = settings.listener
+        secret = settings.rest_basic_auth_user_info
+        self._access = HttpAccess(
+            secret.get_secret_value() if secret else None,
+            server_tls(settings) if settings.secure else None,
+            settings.read_only,
+        )
+        has_certificates = settings.secure and settings.listeners_https_ssl_cafile is not None
+        self._is_open = secret is None and not has_certificates
+        self._api = api
         self._stop = threading.Event()
         self._server: monitoring.HttpListener | None = None
         self._thread: threading.Thread | None = None
@@ -41,9 +53,12 @@ class Monitor:
         """Start to listen. Raises HelenusError CONFIG for a host or a port that can never be used."""
         if not self._port:
             return
-        if not monitoring.is_loopback(self._host):
+        if not monitoring.is_loopback(self._host) and self._is_open:
             advice = "anyone who reaches it can read it, and so can the network: restrict it by a firewall or a proxy"
             _log.warning("http.open", address=f"{self._host}:{self._port}", advice=advice)
+        elif not monitoring.is_loopback(self._host) and self._access.tls is None:
+            advice = "use https: passwords can be read on the way"
+            _log.warning("http.plain", address=f"{self._host}:{self._port}", advice=advice)
         error = self._listen(ready)
         if error is not None:
             then = "it is tried again each second; the agent works meanwhile"
@@ -74,7 +89,8 @@ class Monitor:
     def _listen(self, ready: Ready) -> HelenusError | None:
         """Listen. Return the error if the address is in use."""
         try:
-            self._server = monitoring.serve(self._host, self._port, ready, page.load("helenus_agent", "page.html"))
+            html = page.load("helenus_agent", "page.html")
+            self._server = monitoring.serve(self._host, self._port, ready, html, self._access, self._api)
         except HelenusError as error:
             if getattr(error.__cause__, "errno", None) in _BUSY:
                 return error

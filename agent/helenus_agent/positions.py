@@ -61,7 +61,7 @@ class Positions:
     `done`: segments all of whose changes are acknowledged; their files may still be there.
     `cluster`: the node's cluster, if it was ever seen with a host id that nodes of other clusters have as well.
     `transactional`: tables whose writes are in no commit log, as far as that was said.
-    `followed`, `paused`: tables that are followed, and those that were followed until they lost CDC.
+    `followed`, `paused`: tables that are followed, and those that were until they lost CDC or were excluded.
     `reached`: up to where the log was read.
     `truncated`: per table the time of its last acknowledged TRUNCATE, ms since the epoch.
     `gaps`: those that are not acknowledged.

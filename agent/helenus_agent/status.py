@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import http.client
 import time
 import urllib.error
@@ -21,9 +22,15 @@ from helenus_agent.positions import Positions, SegmentMark
 from helenus_agent.segments.reprocess import list_quarantined
 from helenus_schemas.errors import HelenusError
 from helenus_schemas.names import counted
+from helenus_schemas.service.listener_tls import own_tls
 
 _TIMEOUT = 2.0
 _PREFIX = "helenus_agent_"
+_CONFIG_TROUBLE = {
+    "publishing_disabled": "publishing is disabled: GET /api/v1/cdc/agents says why",
+    "config_refused": "a row of configs is refused, and the last right ones are used: the log has why",
+}
+"""By metric, what is in the configuration in Cassandra while the agent is healthy."""
 
 
 @dataclass(frozen=True)
@@ -104,9 +111,9 @@ def read_status(settings: AgentSettings) -> AgentStatus:
         )
     trouble += [f"segment {segment.id} could not be read wholly" for segment in segments if segment.bad]
     metrics: dict[str, float] = {}
-    host, port = settings.listener
-    if running and port:
-        metrics = _fetch_metrics(host, port, trouble)
+    if running and settings.listener[1]:
+        metrics = _fetch_metrics(settings, trouble)
+    trouble += [reason for name, reason in _CONFIG_TROUBLE.items() if metrics.get(name)]
     saved_at = state.saved_at(settings.state_dir)
     limit = metrics.get("cdc_raw_limit_bytes") or _configured_limit(settings)
     return AgentStatus(
@@ -166,20 +173,20 @@ def _configured_limit(settings: AgentSettings) -> int | None:
     return Node(uuid.UUID(int=0), "", named).raw_limit
 
 
-def _fetch_metrics(host: str, port: int, trouble: list[str]) -> dict[str, float]:
+def _fetch_metrics(settings: AgentSettings, trouble: list[str]) -> dict[str, float]:
     """Return what the running agent serves, and what it says of its health."""
+    host, port = settings.listener
     reached = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
+    scheme = "https" if settings.secure else "http"
+    base = f"{scheme}://[{reached}]:{port}" if ":" in reached else f"{scheme}://{reached}:{port}"
     text = ""
-    base = f"http://[{reached}]:{port}" if ":" in reached else f"http://{reached}:{port}"
     try:
-        with urllib.request.urlopen(f"{base}/metrics", timeout=_TIMEOUT) as answer:
-            text = answer.read().decode()
-        with urllib.request.urlopen(f"{base}/health/ready", timeout=_TIMEOUT) as answer:
-            answer.read()
+        text = _fetch(settings, f"{base}/metrics")
+        _fetch(settings, f"{base}/health/ready")
     except urllib.error.HTTPError as error:
         with error:
             trouble.append(error.read().decode(errors="replace").strip())
-    except (OSError, http.client.HTTPException) as error:
+    except (OSError, http.client.HTTPException, HelenusError) as error:
         trouble.append(f"{base} does not answer: {error}")
         return {}
     values = {}
@@ -189,6 +196,16 @@ def _fetch_metrics(host: str, port: int, trouble: list[str]) -> dict[str, float]
                 labels = ",".join(sample.labels.values())
                 values[sample.name.removeprefix(_PREFIX) + (f"{{{labels}}}" if labels else "")] = sample.value
     return values
+
+
+def _fetch(settings: AgentSettings, url: str) -> str:
+    request = urllib.request.Request(url)
+    if (secret := settings.rest_basic_auth_user_info) is not None:
+        login = base64.b64encode(secret.get_secret_value().encode()).decode()
+        request.add_header("Authorization", f"Basic {login}")
+    context = own_tls(settings) if settings.secure else None
+    with urllib.request.urlopen(request, timeout=_TIMEOUT, context=context) as answer:
+        return str(answer.read().decode())
 
 
 def format_status(status: AgentStatus) -> str:

@@ -14,7 +14,7 @@ from typing import Any
 from agent.fakes import FakeCassandra, FakeLog
 from agent.writer import table_of
 
-from helenus_agent import cli
+from helenus_agent import agent_run, cli
 from helenus_connector.testing.log import MemoryRecord
 from helenus_schemas.codec.key import KeyCodec
 from helenus_schemas.errors import HelenusError, Kind
@@ -74,7 +74,7 @@ def acknowledged(path: Path) -> list[int]:
 
 
 if __name__ == "__main__":
-    cli.Cassandra = Node  # type: ignore[assignment,misc]
+    agent_run.Cassandra = Node  # type: ignore[assignment,misc]
     if "HELENUS_TEST_LOG" in os.environ:
-        cli.KafkaLog = FileLog  # type: ignore[assignment,misc]
+        agent_run.KafkaLog = FileLog  # type: ignore[assignment,misc]
     cli.main()

@@ -14,7 +14,7 @@ from agent.fakes import write_of
 from agent.test_agent import TABLE, Bench
 from structlog.testing import capture_logs
 
-from helenus_agent import cli
+from helenus_agent import agent_run, cli
 from helenus_agent.config import AgentSettings, check_places, raw_directory
 from helenus_agent.node import identity
 from helenus_agent.node.cassandra import Node
@@ -139,9 +139,9 @@ def test_a_node_with_cdc_off_is_remembered(tmp_path: Path, monkeypatch: pytest.M
     bench.run_agent()
     agent._queue.close()
     bench.state.close()
-    monkeypatch.setattr(cli, "Cassandra", lambda settings: bench.cassandra)
+    monkeypatch.setattr(agent_run, "Cassandra", lambda settings: bench.cassandra)
     monkeypatch.setattr(bench.cassandra, "close", lambda: None, raising=False)
-    monkeypatch.setattr(cli, "_open_log", lambda settings: bench.log)
+    monkeypatch.setattr(agent_run, "open_log", lambda settings: bench.log)
     monkeypatch.setattr(signal, "signal", lambda *_: None)
     properties = {
         "state.dir": str(tmp_path / "state"),

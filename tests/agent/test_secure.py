@@ -10,6 +10,7 @@ import sys
 import threading
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,9 @@ from confluent_kafka.admin import (
 )
 from patience import eventually, wait_for_error
 
+from helenus_agent.config import AgentSettings
+from helenus_agent.control._config_store import ConfigStore
+from helenus_schemas.errors import HelenusError, Kind
 from helenus_schemas.service.cassandra import connect
 from helenus_schemas.settings.shared import CassandraSettings
 from helenus_stack.secure import AGENT, STRANGER
@@ -316,3 +320,39 @@ def test_a_topic_without_write_permission_does_not_affect_other_tables(
         reading.join()
         agent.stderr.close()
     assert agent.returncode == 0
+
+
+def test_a_role_that_may_not_make_the_tables_of_the_control_plane(
+    status: Status, session: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The error has the statements; once another role has executed them, the agent's goes on."""
+    assert status.security
+    monkeypatch.setenv("KAFKA_PASSWORD", status.security.password(AGENT))
+    stored = {"config.store": "cassandra", "config.store.keyspace": "rights"}
+    settings = AgentSettings.load(properties(status, tmp_path, stored))
+    with closing(ConfigStore(settings)) as store:
+        with pytest.raises(HelenusError, match="may not make what config") as error:
+            store.read()
+        assert error.value.kind is Kind.CASSANDRA_AUTH
+        statements = error.value.advice.removeprefix("execute as another role: ").removesuffix(";").split("; ")
+        assert [statement.split(" (")[0].split(" WITH")[0] for statement in statements] == [
+            "CREATE KEYSPACE IF NOT EXISTS rights",
+            "CREATE TABLE IF NOT EXISTS rights.configs",
+            "CREATE TABLE IF NOT EXISTS rights.agents",
+        ]
+        for statement in statements:
+            session.execute(statement)
+        with pytest.raises(HelenusError, match="GRANT SELECT, MODIFY ON KEYSPACE rights"):
+            store.read()
+        session.execute("GRANT SELECT ON KEYSPACE rights TO agent")
+        session.execute("GRANT MODIFY ON KEYSPACE rights TO agent")
+
+        def is_written() -> bool:
+            with suppress(HelenusError):  # Cassandra keeps for a while what a role may do
+                store.write("cdc", {"headers": "none"})
+                return True
+            return False
+
+        eventually(is_written)
+        assert store.read() == {"cdc": {"headers": "none"}}
+    session.execute("DROP KEYSPACE rights")

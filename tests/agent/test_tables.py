@@ -153,6 +153,14 @@ def test_a_table_that_has_cdc_again() -> None:
         assert run.update({A.id: A}, (), 12).resumed == [A]
         assert run.paused == set()
         assert run.update({A.id: A}, (), 12).resumed == []
+    # One that is excluded from now on is a gap when it is included again, and none before.
+    excluding = KnownTables(exclude=[r"ks\.a"], before=[A.id])
+    assert excluding.update({A.id: A}, (), 12).resumed == []
+    assert excluding.paused == {A.id}
+    assert KnownTables(paused=excluding.paused).update({A.id: A}, (), 12).resumed == [A]
+    never_followed = KnownTables(exclude=[r"ks\.a"])
+    never_followed.update({A.id: A}, (), 12)
+    assert never_followed.paused == set()
     # One that is excluded meanwhile, or dropped, is none of our business.
     assert KnownTables(exclude=[r"ks\.a"], paused=[A.id]).update({A.id: A}, (), 12).resumed == []
     tables = KnownTables(paused=[A.id])

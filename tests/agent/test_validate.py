@@ -134,7 +134,7 @@ def test_what_the_servers_refuse(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     properties = {**PULSAR, "cdc.raw.dir": str(tmp_path / "raw"), "state.dir": str(tmp_path / "state")}
     (tmp_path / "raw").mkdir()
     file.write_text("".join(f"{key}={value}\n" for key, value in properties.items()))
-    monkeypatch.setattr(cli, "_open_log", lambda _: log)
+    monkeypatch.setattr(cli, "open_log", lambda _: log)
     monkeypatch.setattr(validate_command, "Cassandra", lambda _: cassandra)
 
     def validate() -> tuple[int, list[str]]:

@@ -200,7 +200,17 @@ def test_the_agents_page_in_a_browser() -> None:
     agents = page.load("helenus_agent", "page.html")
     agent_metrics.NODE.info({"version": "1.2.3", "address": "10.0.0.1", "host_id": "a-b", "data_center": "dc1"})
     agent_metrics.EVENTS.labels('shop."Orders"').inc()
-    server = monitoring.serve("127.0.0.1", 0, lambda: reasons[0] if reasons else None, agents)
+    report = {"address": "10.0.0.1", "data_center": "dc1", "status": "publishing", "alive": True, "age_ms": 1500}
+    report |= {"oldest_unsent_ms": 20, "cdc_raw_headroom_bytes": 5 << 20, "tables": ["a.b", "a.c"], "trouble": ""}
+    dead = {**report, "address": "10.0.0.2", "alive": False, "cdc_raw_headroom_bytes": None, "trouble": EVIL}
+    api = {"agents": [report, dead]}
+    server = monitoring.serve(
+        "127.0.0.1",
+        0,
+        lambda: reasons[0] if reasons else None,
+        agents,
+        api=lambda _: monitoring.json_answer(200, api),
+    )
     try:
         with browser(390, 800) as driver:
             driver.get(f"http://127.0.0.1:{server.port}/")
@@ -209,5 +219,10 @@ def test_the_agents_page_in_a_browser() -> None:
             until(driver, lambda: driver.find_element("id", "health").text.startswith("Ready"))
             assert driver.find_element("id", "about").text == "1.2.3 · node 10.0.0.1 · host id a-b"
             assert "1 event" in driver.find_element("id", "tables").text
+            rows = driver.find_elements("css selector", "#rows tr")
+            assert rows[0].text == "10.0.0.1 dc1 publishing 1.5 s ago 20 ms 5.0 MiB 2"
+            assert rows[1].text == f"10.0.0.2 dc1 dead 1.5 s ago 20 ms ? 2 {EVIL}"
+            assert [row.get_attribute("class") for row in rows] == ["", "bad"]
+            assert driver.execute_script("return document.documentElement.scrollWidth <= innerWidth")
     finally:
         server.shutdown()

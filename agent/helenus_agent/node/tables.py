@@ -41,10 +41,10 @@ class KnownTables:
 
     Followed are those with CDC whose `keyspace.table` matches one of `include` (empty: all) and none of `exclude`. The
     events of those that match one of `cells` carry their cells.
-    An earlier run followed those whose ids are `before`, and those that are `paused` until they lost CDC; `history` is
-    what it remembered, with their `stamps`. `refused` are those that have been left out since the broker refused their
-    topics, `unemitted_drops` dropped ones whose drop is not published yet. `plans` is what the decoder takes,
-    `followed` the tables that the decoder names by index.
+    An earlier run followed those whose ids are `before`, and those that are `paused` until they lost CDC or were
+    excluded; `history` is what it remembered, with their `stamps`. `refused` are those that have been left out since
+    the broker refused their topics, `unemitted_drops` dropped ones whose drop is not published yet. `plans` is what the
+    decoder takes, `followed` the tables that the decoder names by index.
     """
 
     def __init__(
@@ -264,6 +264,8 @@ class KnownTables:
         else:
             self._retiring.pop(table.id, None)
         if not self.is_included(table.full_name):
+            if table.cdc and was_followed:
+                self.paused.add(table.id)  # what is skipped from here on, a backlog too, is a gap once it is included
             return plan_table(table, reason="excluded")
         if (refusal := _refusal(table)) is not None:
             reason, message = refusal

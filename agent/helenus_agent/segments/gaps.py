@@ -103,8 +103,8 @@ def check_deleted(positions: Positions, first: int, present: Collection[int]) ->
 
 
 def report_resumed(positions: Positions, table: uuid.UUID, name: str) -> None:
-    """Report that a table is logged again: it has CDC, or its writes are no transactions any more."""
-    missing = "what was written with cdc = false or a transactional_mode is missing; "
+    """Report that a table is followed again: it has CDC, is included, or its writes are no transactions any more."""
+    missing = "what was written with cdc = false or a transactional_mode, or while it was excluded, is missing; "
     _log.warning("table.resumed", table=name, advice=missing + _ADVICE)
     _note_gap(positions, str(table), "cdc_was_off")
 

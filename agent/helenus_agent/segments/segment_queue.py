@@ -210,7 +210,7 @@ class SegmentQueue:
 
     def close(self) -> None:
         """Let go of all files."""
-        for segment in self._segments.values():
+        for segment in (*self._segments.values(), *self.finished):
             segment.close()
 
     def _find_ready(self) -> bool:

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import Field, PrivateAttr, SecretStr, field_validator
+from pydantic import Field, PrivateAttr, field_validator
 from typing_extensions import Self
 
 from helenus_connector.config._patterns import check_regex
@@ -18,7 +18,6 @@ from helenus_connector.config.model import Model
 from helenus_schemas.settings import debezium, masking
 from helenus_schemas.settings.fields import (
     CommaList,
-    Login,
     Milliseconds,
     PassThrough,
     ReplicationFactor,
@@ -26,7 +25,7 @@ from helenus_schemas.settings.fields import (
 )
 from helenus_schemas.settings.model import Alias, Group
 from helenus_schemas.settings.properties import ConfigError, Problem, read_properties
-from helenus_schemas.settings.shared import KafkaSettings, LogSettings, PulsarSettings
+from helenus_schemas.settings.shared import KafkaSettings, ListenerSettings, LogSettings, PulsarSettings
 
 _MASTER = re.compile(
     r"local(-cluster\[\d+,\d+,\d+]|\[([1-9]\d*|\*)(, *\d+)?])?|spark://\S+:\d+(,\S+:\d+)*|yarn|k8s://\S+"
@@ -55,7 +54,7 @@ _NO_TOPIC = re.compile(r"[^a-zA-Z0-9._-]")
 """What no name of a topic of Kafka's has."""
 
 
-class WorkerSettings(PulsarSettings, KafkaSettings, LogSettings):
+class WorkerSettings(ListenerSettings, PulsarSettings, KafkaSettings, LogSettings):
     """What all connectors of a worker share."""
 
     aliases: ClassVar[Mapping[str, str | Alias]] = _ALIASES
@@ -103,16 +102,6 @@ class WorkerSettings(PulsarSettings, KafkaSettings, LogSettings):
     or they get other consumers' keys; records then cost much more CPU."""
     listeners: Annotated[str, Group("REST", "HIGH")] = "http://127.0.0.1:8083"
     """Address of the REST API, `/metrics` and `/health`: http://host:port or https://host:port."""
-    listeners_https_ssl_certfile: Annotated[Path | None, Group("REST")] = None
-    """PEM file of an https listener's certificate, with its chain."""
-    listeners_https_ssl_keyfile: Annotated[Path | None, Group("REST")] = None
-    """PEM file of its key."""
-    listeners_https_ssl_keyfile_password: Annotated[SecretStr | None, Group("REST", "LOW")] = None
-    """Password of the key, if it is encrypted."""
-    listeners_https_ssl_cafile: Annotated[Path | None, Group("REST")] = None
-    """PEM file of CA certificates: clients then need a certificate that one of them signed."""
-    rest_basic_auth_user_info: Annotated[Login, Group("REST")] = None
-    """`user:password` that every request must give, except for `/health/live`."""
     rest_advertised_host_name: Annotated[str, Group("REST", "LOW")] = ""
     """The worker's host in its `worker_id`; default: that of `listeners`, or the machine's name. A listener on loopback
     answers to this name too."""

@@ -8,6 +8,7 @@ from helenus_connector.config.worker import WorkerSettings
 from helenus_schemas.errors import HelenusError, Kind
 from helenus_schemas.service import connections
 from helenus_schemas.service.connections import BoundedListener
+from helenus_schemas.service.listener_tls import load_certificate
 
 
 def listen(settings: WorkerSettings) -> BoundedListener:
@@ -22,21 +23,6 @@ def listen(settings: WorkerSettings) -> BoundedListener:
         raise HelenusError(Kind.CONFIG, f"cannot listen: {error.strerror}", f"{host}:{port}", advice) from None
 
 
-def tls(settings: WorkerSettings) -> ssl.SSLContext:
-    """Return the TLS settings of an https listener. Raises HelenusError CONFIG."""
-    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-    where = str(settings.listeners_https_ssl_certfile)
-    try:
-        _load_certificate(context, settings)
-        if settings.listeners_https_ssl_cafile:
-            where = str(settings.listeners_https_ssl_cafile)
-            context.load_verify_locations(where)
-            context.verify_mode = ssl.CERT_REQUIRED
-    except (OSError, ValueError) as error:
-        raise HelenusError(Kind.CONFIG, f"cannot listen with TLS: {error}", where) from None
-    return context
-
-
 def leader_tls(settings: WorkerSettings) -> ssl.SSLContext:
     """Return the TLS settings of a connection to another worker, which may ask for the certificate of this one's
     listener. Raises HelenusError CONFIG.
@@ -46,17 +32,7 @@ def leader_tls(settings: WorkerSettings) -> ssl.SSLContext:
         context = ssl.create_default_context(cafile=settings.listeners_https_ssl_cafile)
         if settings.listeners_https_ssl_certfile:
             where = str(settings.listeners_https_ssl_certfile)
-            _load_certificate(context, settings)
+            load_certificate(context, settings)
     except (OSError, ValueError) as error:
         raise HelenusError(Kind.CONFIG, f"cannot connect with TLS: {error}", where) from None
     return context
-
-
-def _load_certificate(context: ssl.SSLContext, settings: WorkerSettings) -> None:
-    password = settings.listeners_https_ssl_keyfile_password
-    context.load_cert_chain(
-        str(settings.listeners_https_ssl_certfile),
-        settings.listeners_https_ssl_keyfile,
-        # Without a function, OpenSSL would ask for the key's password at the terminal.
-        lambda: password.get_secret_value() if password else "",
-    )

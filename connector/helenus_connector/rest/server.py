@@ -38,13 +38,14 @@ from helenus_connector.rest._node_losses import NodeLossResources
 from helenus_connector.rest._overview import OverviewResources
 from helenus_connector.rest._snapshots import SnapshotResources
 from helenus_connector.rest._verifications import VerificationResources
-from helenus_connector.rest.listener import listen, tls
+from helenus_connector.rest.listener import listen
 from helenus_connector.snapshot.snapshots import Snapshots
 from helenus_connector.verify.verifications import Verifications
 from helenus_schemas import __version__
 from helenus_schemas.errors import HelenusError
 from helenus_schemas.service import page
 from helenus_schemas.service.connections import BACKLOG, HEAD_BYTES, BoundedListener
+from helenus_schemas.service.listener_tls import server_tls
 from helenus_schemas.service.monitoring import HEADERS, Ready, is_loopback
 
 _log = structlog.get_logger(__name__)
@@ -166,7 +167,7 @@ def serve_member(
 def _serve(settings: WorkerSettings, app: ASGIApp) -> RestListener:
     host, _ = settings.listener
     secret = settings.rest_basic_auth_user_info
-    context = tls(settings) if settings.secure else None
+    context = server_tls(settings) if settings.secure else None
     listening = listen(settings)
     shown = _ShownApplication(app)
     config = uvicorn.Config(

@@ -2,7 +2,8 @@
 
 - `logs`: structured logs, with levels that may change at run time.
 - `monitoring`: metrics and health checks over HTTP. `page`: the page for browsers.
-- `connections`: a listening socket with bounds. `descriptors`: how many files a process may have open.
+- `connections`: a listening socket with bounds.
+- `listener_tls`: its certificates. `descriptors`: how many files a process may have open.
 - `durable`: files that survive a crash. `ownership`: directories and locks that no other user may change.
 - `cassandra`: a driver session from settings.
 - `failpoints`: points at which tests kill the process.

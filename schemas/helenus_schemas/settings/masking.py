@@ -19,15 +19,6 @@ from helenus_schemas.settings.properties import parsed_content
 
 _REFERENCE = re.compile(r"\$\{(env|file):([^}]*)\}")
 _OTHER = re.compile(r"\$\{(?!(?:env|file):[^}]*\})([^}]*)(\}?)")
-_NO_FILE = (
-    "a connector's configuration that comes over REST may not refer to it: files have to be below a folder of the "
-    "worker's config.providers.file.param.allowed.paths, which has none by default, and the worker's own files are not "
-    "for connectors"
-)
-_NO_VARIABLE = (
-    "a connector's configuration that comes over REST may not refer to it: variables have to match the worker's "
-    "config.providers.env.param.allowlist.pattern"
-)
 _SECRET_KEY = re.compile(r"pass|pwd|secret|jaas|token|credential|user\.?info|\bkeys?\b|[^.]key\b", re.IGNORECASE)
 _NO_SECRET_KEY = re.compile(
     r"(location|file|path|dir|type|class|url|enable|enabled|(de)?serializer|converter)$", re.IGNORECASE
@@ -43,9 +34,14 @@ def refers(value: str) -> bool:
     return _REFERENCE.search(value) is not None
 
 
+class NotAllowed(ValueError):
+    """A reference that a configuration may not use; the message says what allows it."""
+
+
 @dataclass(frozen=True)
 class Allowed:
-    """Which references may be used by a configuration that did not come from an operator's file.
+    """Which references may be used by a configuration that did not come from an operator's file: by the `subject`,
+    which comes to the `owner`.
 
     A file has to be in one of `folders`, after links are resolved, and the whole name of a variable has to match
     `variables`; by default none is allowed. The files in `never` are always refused, by whatever name: the worker's
@@ -56,27 +52,42 @@ class Allowed:
     folders: tuple[Path, ...] = ()
     variables: str = ""
     never: frozenset[Path] = frozenset()
+    subject: str = "a connector's configuration that comes over REST"
+    owner: str = "the worker"
+
+    def check_variable(self, name: str) -> None:
+        """Raise NotAllowed for a variable that may not be used."""
+        if not self.has_variable(name):
+            key = "config.providers.env.param.allowlist.pattern"
+            raise NotAllowed(f"{self.subject} may not refer to it: variables have to match {self.owner}'s {key}")
 
     def has_variable(self, name: str) -> bool:
         """Return whether a variable of the environment may be used, whether it exists or not."""
         return re.fullmatch(self.variables, name) is not None
 
     def read_file(self, path: str) -> bytes:
-        """Read a file. Raises ValueError if it may not be used, whether it exists or not; OSError if it can't be read,
+        """Read a file. Raises NotAllowed if it may not be used, whether it exists or not; OSError if it can't be read,
         or is none that ends.
         """
         names = _names(path)
         file = os.path.realpath(path)
         is_below = any(Path(file).is_relative_to(os.path.realpath(folder)) for folder in self.folders)
         if not is_below or any(names & _names(own) for own in self.never):
-            raise ValueError(_NO_FILE)
+            raise self._file_refusal()
         with regular_files.opened(file, follows_link=False) as descriptor:
             # By another name, too: a hard link, or a mount of the same file.
             status = os.fstat(descriptor)
             if any(os.path.samestat(status, status_of_own) for status_of_own in filter(None, map(_status, self.never))):
-                raise ValueError(_NO_FILE)
+                raise self._file_refusal()
             with open(descriptor, "rb", closefd=False) as opened:
                 return opened.read(regular_files.LARGEST)
+
+    def _file_refusal(self) -> NotAllowed:
+        key = "config.providers.file.param.allowed.paths"
+        return NotAllowed(
+            f"{self.subject} may not refer to it: files have to be below a folder of {self.owner}'s {key}, which has "
+            f"none by default, and {self.owner}'s own files are not among them"
+        )
 
 
 NONE = Allowed()
@@ -137,8 +148,8 @@ def resolve(value: str, allowed: Allowed | None = None) -> str:
     def resolve_match(match: re.Match[str]) -> str:
         kind, name = match.groups()
         if kind == "env":
-            if allowed is not None and not allowed.has_variable(name):
-                raise ValueError(_NO_VARIABLE)
+            if allowed is not None:
+                allowed.check_variable(name)
             if not name:
                 raise ValueError("a reference names a variable: ${env:NAME}")
             if name not in os.environ:
@@ -154,8 +165,10 @@ def resolve(value: str, allowed: Allowed | None = None) -> str:
             raise ValueError(f"cannot read {path}: {error.strerror}") from None
         except javaproperties.InvalidUEscapeError:
             raise ValueError(f"{path} is not a properties file") from None
+        except NotAllowed:
+            raise
         except ValueError as error:
-            raise ValueError(_NO_FILE if str(error) == _NO_FILE else f"cannot read {path}: {error}") from None
+            raise ValueError(f"cannot read {path}: {error}") from None
         except KeyError:
             raise ValueError(f"{path} has no {entry}") from None
 

@@ -12,6 +12,7 @@ from helenus_schemas.settings.fields import (
     Brokers,
     Hosts,
     HttpUrl,
+    Login,
     Milliseconds,
     PassThrough,
     PulsarName,
@@ -74,6 +75,21 @@ class LogSettings(Settings):
     """Lowest level that is logged."""
     log_format: Annotated[str, Field(pattern="^(text|json)$"), Group("Logging")] = "text"
     """Format of log lines, which have an event name and fields."""
+
+
+class ListenerSettings(Settings):
+    """Who may use the listener of an agent or a worker."""
+
+    listeners_https_ssl_certfile: Annotated[Path | None, Group("REST")] = None
+    """PEM file of an https listener's certificate, with its chain."""
+    listeners_https_ssl_keyfile: Annotated[Path | None, Group("REST")] = None
+    """PEM file of its key."""
+    listeners_https_ssl_keyfile_password: Annotated[SecretStr | None, Group("REST", "LOW")] = None
+    """Password of the key, if it is encrypted."""
+    listeners_https_ssl_cafile: Annotated[Path | None, Group("REST")] = None
+    """PEM file of CA certificates: clients then need a certificate that one of them signed."""
+    rest_basic_auth_user_info: Annotated[Login, Group("REST")] = None
+    """`user:password` that every request must give, except for `/health/live`."""
 
 
 _BROKERS = ("bootstrap.servers", "metadata.broker.list")
