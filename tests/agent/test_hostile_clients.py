@@ -59,6 +59,19 @@ def descriptors_of(process: subprocess.Popen[str]) -> list[int]:
     return [int(entry.name) for entry in Path(f"/proc/{process.pid}/fd").iterdir()]
 
 
+def steady_descriptors_of(process: subprocess.Popen[str]) -> set[int]:
+    """Those that are left once the connections of earlier requests are closed."""
+    latest: list[int] = []
+
+    def are_steady() -> set[int] | None:
+        nonlocal latest
+        before, latest = latest, descriptors_of(process)
+        return set(latest) if latest == before else None
+
+    descriptors: set[int] = eventually(are_steady, every=0.3)
+    return descriptors
+
+
 @pytest.mark.parametrize(
     ("count", "sent"), [(1000, b""), (1000, b"GET /metrics HTTP/1.1\r\nHost: localhost\r\nX-Slow: "), (10_000, b"")]
 )
@@ -104,7 +117,7 @@ def test_a_connection_has_a_deadline(agents: Agents, agent: subprocess.Popen[str
 
 def test_no_descriptor_is_left(agents: Agents, agent: subprocess.Popen[str]) -> None:
     """Not even for its files: it says so, goes on trying, and loses nothing."""
-    used = set(descriptors_of(agent))
+    used = steady_descriptors_of(agent)
     first_free = next(number for number in itertools.count() if number not in used)
     resource.prlimit(agent.pid, resource.RLIMIT_NOFILE, (first_free, LIMIT))
     with connected(port_of(agents), 100):
