@@ -329,6 +329,7 @@ def test_a_role_that_may_not_make_the_tables_of_the_control_plane(
     assert status.security
     monkeypatch.setenv("KAFKA_PASSWORD", status.security.password(AGENT))
     stored = {"config.store": "cassandra", "config.store.keyspace": "rights"}
+    stored["config.store.replication"] = "{'class': 'NetworkTopologyStrategy', 'datacenter1': 1}"
     settings = AgentSettings.load(properties(status, tmp_path, stored))
     with closing(ConfigStore(settings)) as store:
         with pytest.raises(HelenusError, match="may not make what config") as error:
