@@ -1,7 +1,7 @@
 """What stands for the machines of agents and workers: small disks that can be full, and clocks that can be set.
 
-A small disk is a file system in memory, which takes the right to mount one. A clock of its own
-is `clock.c`: libfaketime 0.9.10 shifts also what processes wait by, and Python's `time.sleep` fails.
+A small disk is a file system in memory, which takes the right to mount one. The clock is `clock.c`, as with libfaketime
+0.9.10 Python's `time.sleep` fails.
 """
 
 from __future__ import annotations

@@ -253,16 +253,12 @@ class KnownTables:
             return plan_table(table, schema=True)
         plan = self.plans.get(table.id.bytes)
         was_followed = table.id in self._followed_before or (plan is not None and plan.index >= 0)
-        if not table.cdc and was_followed:
-            if table.id not in self._retiring:
-                self._retiring[table.id] = newest
-                if self.is_included(table.full_name):
-                    self.paused.add(table.id)
-                    report.retired.append(table)
-        elif not table.cdc:
-            return plan_table(table)
-        else:
+        if table.cdc:
             self._retiring.pop(table.id, None)
+        elif was_followed:
+            self._retire(table, newest, report)
+        else:
+            return plan_table(table)
         if not self.is_included(table.full_name):
             if table.cdc and was_followed:
                 self.paused.add(table.id)  # what is skipped from here on, a backlog too, is a gap once it is included
@@ -284,6 +280,14 @@ class KnownTables:
             self.paused.discard(table.id)
             report.resumed.append(table)
         return plan_table(table, reason=_REFUSED) if table.id in self.refused else self._followed_plan(table, index)
+
+    def _retire(self, table: Table, newest: int, report: SchemaUpdate) -> None:
+        """Note that a table has no CDC any more: what was logged until now is still published."""
+        if table.id not in self._retiring:
+            self._retiring[table.id] = newest
+            if self.is_included(table.full_name):
+                self.paused.add(table.id)
+                report.retired.append(table)
 
     def _followed_plan(self, table: Table, index: int) -> TablePlan:
         """Return the plan of a table whose changes are published. A counter's cells are shards, which say nothing
