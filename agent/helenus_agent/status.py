@@ -202,9 +202,11 @@ def _fetch(settings: AgentSettings, url: str) -> str:
     request = urllib.request.Request(url)
     if (secret := settings.rest_basic_auth_user_info) is not None:
         login = base64.b64encode(secret.get_secret_value().encode()).decode()
-        request.add_header("Authorization", f"Basic {login}")
-    context = own_tls(settings) if settings.secure else None
-    with urllib.request.urlopen(request, timeout=_TIMEOUT, context=context) as answer:
+        request.add_unredirected_header("Authorization", f"Basic {login}")  # for the agent alone, as without a proxy
+    handlers: list[urllib.request.BaseHandler] = [urllib.request.ProxyHandler({})]
+    if settings.secure:
+        handlers.append(urllib.request.HTTPSHandler(context=own_tls(settings)))
+    with urllib.request.build_opener(*handlers).open(request, timeout=_TIMEOUT) as answer:
         return str(answer.read().decode())
 
 
