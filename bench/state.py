@@ -129,7 +129,7 @@ def publish(status: Status, bench: Backlog, keys: int) -> None:
     worker, (settings,) = load(bench.worker_file, [bench.connector_file])
     codec, tomorrow = KeyCodec(bench.table), int(time.time()) + 86_400
     with tempfile.TemporaryDirectory() as memory, closing(KafkaLog(worker.producer_config)) as log:
-        shape = RowShape(bench.table, settings, Registry(settings, Path(memory) / "schemas.json"))
+        shape = RowShape(bench.table, settings, Registry(settings, Path(memory) / "schemas"))
         log.create(settings.data, PARTS, {"cleanup.policy": "compact"})
         for n in range(keys):
             raw = struct.pack(">i", n)

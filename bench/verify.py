@@ -162,7 +162,7 @@ def fill(cassandra: Any, worker: WorkerSettings, settings: Any, name: str, count
     table = next(t for t in read_tables(cassandra, "bench").values() if t.name == name)
     codec = KeyCodec(table)
     with tempfile.TemporaryDirectory() as memory, closing(KafkaLog(worker.producer_config)) as log:
-        shape = RowShape(table, settings, Registry(settings, Path(memory) / "schemas.json"))
+        shape = RowShape(table, settings, Registry(settings, Path(memory) / "schemas"))
         log.create(settings.data, PARTITIONS, {"cleanup.policy": "compact"})
         for key, row in images(count):
             record = shape.row(codec.encode(key), row, 1)

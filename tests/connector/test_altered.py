@@ -296,7 +296,7 @@ def test_an_event_that_a_lagging_node_cannot_decode(make: Make) -> None:
 def test_a_definition_is_applied_completely_or_not_at_all(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     altered = make(table(FIRST, VALUE))
     altered.send(ZERO, change())
-    old = altered.stage._versions.current
+    old = altered.stage.versions.current
 
     def fails(*_: Any) -> Any:
         raise HelenusError(Kind.CASSANDRA_READ, "a node is away")
@@ -306,10 +306,10 @@ def test_a_definition_is_applied_completely_or_not_at_all(make: Make, monkeypatc
         away.setattr(version, "make_shape", fails)
         with pytest.raises(HelenusError, match="away"):
             altered.send(ZERO, change())
-    assert altered.stage._versions.current is old
+    assert altered.stage.versions.current is old
     with monkeypatch.context() as away:
         away.setattr(resolver, "RowReader", fails)
         with pytest.raises(HelenusError, match="away"):
             altered.send(ZERO, change())
     altered.send(ZERO, change())
-    assert altered.stage._resolver.reader.table is altered.stage._versions.current.table
+    assert altered.stage._resolver.reader.table is altered.stage.versions.current.table

@@ -385,11 +385,12 @@ def test_caches_of_tables_that_are_gone_are_removed(tmp_path: Path) -> None:
         (tmp_path / "default" / str(epoch)).mkdir(parents=True, exist_ok=True)
         (tmp_path / "default" / str(epoch) / f"{name}.cache").write_bytes(b"")
     (tmp_path / "default" / "0" / "events-ks.gone-0.cache").symlink_to(on_disk)
-    (tmp_path / "default" / "0" / "schemas.json").write_text("{}")
+    (tmp_path / "default" / "0" / "schemas").mkdir()
+    (tmp_path / "default" / "0" / "schemas" / "data-ks.t-key.json").write_text("{}")
     prune(tmp_path / "default", {"events-ks.t": 0, "events-ks.u": 2})
     remaining_files = sorted(str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*.*"))
     assert remaining_files == [
         *("default/0/events-ks.t-0.cache", "default/0/events-ks.t-11.cache"),
-        *("default/0/schemas.json", "default/2/events-ks.u-0.cache"),
+        *("default/0/schemas/data-ks.t-key.json", "default/2/events-ks.u-0.cache"),
     ]
     assert not on_disk.exists()

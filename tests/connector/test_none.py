@@ -70,7 +70,7 @@ def test_nothing_is_coalesced_and_nothing_read(staged: Staged) -> None:
 
 def test_the_definition_is_asked_for_after_a_read_alone(staged: Staged, monkeypatch: pytest.MonkeyPatch) -> None:
     """What a change's cells say is of the definition that it was written by."""
-    versions, definition_checks = staged.stage._versions, 0
+    versions, definition_checks = staged.stage.versions, 0
 
     def is_altered() -> bool:
         nonlocal definition_checks
@@ -199,7 +199,7 @@ def test_a_field_that_is_not_known_yet_is_no_loss(tmp_path: Path, monkeypatch: p
     """The node that was asked for the definition lags behind an ALTER TYPE that the change is newer than."""
     wide = with_address("x", "y")
     staged = Staged(with_address("x"), tmp_path, monkeypatch, **NONE, **QUIET)
-    staged.stage._versions.follow(staged.log)
+    staged.stage.versions.follow(staged.log)
     monkeypatch.setattr(
         version,
         "read_definition",
@@ -231,7 +231,7 @@ def test_dropped_then_readded_column_hides_old_cells(
 
 
 def test_what_the_gate_wants_verified_is_read_and_what_it_releases_is_marked(staged: Staged) -> None:
-    staged.stage._versions.follow(staged.log)
+    staged.stage.versions.follow(staged.log)
     table = staged.stage._version.table
     first, second = events(wrote(1), wrote(2, time=T + 1))
 

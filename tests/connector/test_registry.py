@@ -11,6 +11,7 @@ import uuid
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer, ThreadingHTTPServer
 from pathlib import Path
+from shutil import rmtree
 from threading import Event, Thread
 from types import SimpleNamespace
 
@@ -81,7 +82,7 @@ def server() -> Iterator[int]:
 def test_a_login_in_the_address_reaches_the_registry_and_no_file_or_log(
     server: int, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    memory = tmp_path / "schemas.json"
+    memory = tmp_path / "schemas"
     registry = registry_of(memory, f"http://me:s3%2Fcret@127.0.0.1:{server}")
     with caplog.at_level(logging.DEBUG):
         registry.check()
@@ -89,8 +90,9 @@ def test_a_login_in_the_address_reaches_the_registry_and_no_file_or_log(
         registry.close()
     assert set(Answer.logins) == {"Basic " + base64.b64encode(b"me:s3/cret").decode()}
     assert "127.0.0.1" in caplog.text, "the client's library logs where it asks"
-    assert "a-value" in memory.read_text()
-    for text in (caplog.text, memory.read_text()):
+    ids = (memory / "a-value.json").read_text()
+    assert "a-value" in ids
+    for text in (caplog.text, ids):
         assert "cret" not in text
 
 
@@ -207,7 +209,7 @@ def test_a_registry_that_was_away_is_asked_again_later(
 ) -> None:
     registry = Registry(settings_of(f"http://127.0.0.1:{server}"), tmp_path / "run", tmp_path / "kept")
     registry.register("a-value", '"string"')
-    (tmp_path / "run").unlink()
+    rmtree(tmp_path / "run")
     Answer.away = True
     assert registry.register("a-value", '"string"') == 7
     Answer.away = False
@@ -424,3 +426,26 @@ def test_an_answer_that_does_not_end(hostile: int, tmp_path: Path) -> None:
         tracemalloc.stop()
     assert Hostile.hung_up.wait(30)
     registry.close()
+
+
+def test_ids_of_a_subject_with_a_long_name_are_kept(server: int, tmp_path: Path) -> None:
+    """A topic's name has up to 249 characters, a file's 255."""
+    url = f"http://127.0.0.1:{server}"
+    subjects = [f"{'t' * 249}-{kind}" for kind in ("key", "value")]
+    registry = Registry(settings_of(url), tmp_path / "run", tmp_path / "kept")
+    for subject in subjects:
+        assert registry.register(subject, '"string"') == 7
+    Answer.away = True
+    restarted_registry = Registry(settings_of(url), tmp_path / "run", tmp_path / "kept")
+    assert [restarted_registry.register(subject, '"string"') for subject in subjects] == [7, 7]
+    assert all(restarted_registry.knows(subject) for subject in subjects)
+
+
+def test_refused_schema_makes_a_registry_forget_all_ids(server: int, tmp_path: Path) -> None:
+    """The advice is to delete the key's subject with the value's."""
+    settings = settings_of(f"http://127.0.0.1:{server}")
+    assert Registry(settings, tmp_path / "run").register("a-key", '"string"') == 7
+    Answer.id = 8
+    assert Registry(settings, tmp_path / "run").register("a-key", '"string"') == 7
+    Registry(settings, tmp_path / "run")._refusal("incompatible", "the subject a-value")
+    assert Registry(settings, tmp_path / "run").register("a-key", '"string"') == 8

@@ -69,8 +69,8 @@ def test_a_table_that_the_topics_schemas_refuse_goes_on_in_another(tmp_path: Pat
     stage = staged(tmp_path, log, output_format=form, schema_on_incompatible="new-topic")
     with capture_logs() as logs:
         for _ in range(2):
-            topic, _ = stage._versions.make_shape_for(TABLE, stage.log)
-            assert (topic, stage._versions._schemas_of(TABLE)) == (NEW, log.log.declared[NEW])
+            topic, _ = stage.versions.make_shape_for(TABLE, stage.log)
+            assert (topic, stage.versions._schemas_of(TABLE)) == (NEW, log.log.declared[NEW])
     assert log.topics() == {OLD: 3, NEW: 3}
     assert [entry["event"] for entry in logs] == ["data.new_topic"]
     stage.close()
@@ -80,7 +80,7 @@ def test_without_permission_to_change_topics_it_stops(tmp_path: Path) -> None:
     log = refusing()
     stage = staged(tmp_path, log, output_format="json")
     with pytest.raises(HelenusError) as error:
-        stage._versions.make_shape_for(TABLE, stage.log)
+        stage.versions.make_shape_for(TABLE, stage.log)
     assert error.value.kind is Kind.REGISTRY_REFUSED
     assert log.topics() == {OLD: 3}
     stage.close()
@@ -101,19 +101,19 @@ def test_an_unregistered_schema_is_no_reason_to_change_topics(tmp_path: Path, cl
     key, value = row_schemas(TABLE, stage.settings)
     client.versions |= {f"{OLD}-key": [key]}
     with pytest.raises(HelenusError, match=rf"helenus-connector schemas.*{OLD}-value") as error:
-        stage._versions.make_shape_for(TABLE, stage.log)
+        stage.versions.make_shape_for(TABLE, stage.log)
     assert (error.value.kind, log.topics()) == (Kind.SCHEMA_MISSING, {OLD: 3})
     client.versions[f"{OLD}-value"] = [value]
-    assert stage._versions.make_shape_for(TABLE, stage.log)[0] == OLD
+    assert stage.versions.make_shape_for(TABLE, stage.log)[0] == OLD
     # A recreated table has to move; it waits for its schemas there.
     recreated = replace(TABLE, id=uuid.UUID("0badcafe-0000-1000-8000-000000000000"), columns=(*COLUMNS, CLUSTERING))
     with pytest.raises(HelenusError, match=f"{OLD}-0badcafe-key") as error:
-        stage._versions.make_shape_for(recreated, stage.log)
+        stage.versions.make_shape_for(recreated, stage.log)
     assert (error.value.kind, log.topics()) == (Kind.SCHEMA_MISSING, {OLD: 3})
     key, value = row_schemas(recreated, stage.settings)
     client.versions |= {f"{OLD}-0badcafe-key": [key], f"{OLD}-0badcafe-value": [value]}
-    assert stage._versions.make_shape_for(recreated, stage.log)[0] == f"{OLD}-0badcafe"
-    assert stage._versions.make_shape_for(TABLE, stage.log)[0] == OLD
+    assert stage.versions.make_shape_for(recreated, stage.log)[0] == f"{OLD}-0badcafe"
+    assert stage.versions.make_shape_for(TABLE, stage.log)[0] == OLD
     stage.close()
 
 
@@ -127,7 +127,7 @@ def test_a_registry_that_gives_schemas_back_as_java_prints_them(tmp_path: Path, 
     made = printed["fields"][1]["type"][1]
     assert made.pop("namespace") == "ks"
     client.versions |= {f"{OLD}-key": [json.dumps(printed)], f"{OLD}-value": [value]}
-    assert stage._versions.make_shape_for(recreated, stage.log)[0] == OLD
+    assert stage.versions.make_shape_for(recreated, stage.log)[0] == OLD
     stage.close()
 
 
@@ -136,7 +136,7 @@ def test_a_subject_with_a_schema_of_another_kind(tmp_path: Path, client: Registr
     client.versions |= {f"{OLD}-key": ['syntax = "proto3"; message Key { int32 k = 1; }']}
     stage = staged(tmp_path, refusing(keeps_schemas=False), value_converter_auto_register_schemas="false")
     with pytest.raises(HelenusError) as error:
-        stage._versions.make_shape_for(TABLE, stage.log)
+        stage.versions.make_shape_for(TABLE, stage.log)
     assert error.value.kind is Kind.SCHEMA_MISSING
     stage.close()
 
@@ -146,6 +146,6 @@ def test_a_topic_that_is_gone_when_its_table_is_to_move(tmp_path: Path) -> None:
     log.log.counts.clear()
     stage = staged(tmp_path, log, schema_on_incompatible="new-topic")
     with pytest.raises(HelenusError) as error:
-        stage._versions.make_shape_for(TABLE, stage.log)
+        stage.versions.make_shape_for(TABLE, stage.log)
     assert (error.value.kind, error.value.where) == (Kind.TOPIC_MISSING, OLD)
     stage.close()

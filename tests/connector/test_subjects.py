@@ -49,7 +49,7 @@ class Keys:
 
     def __init__(self, directory: Path) -> None:
         self.client = RegistryClient()
-        self.registry = Registry(SETTINGS, directory / "schemas.json")
+        self.registry = Registry(SETTINGS, directory / "schemas")
         self.registry.__dict__["_client"] = self.client
 
     @property

@@ -82,8 +82,8 @@ class Driven(Staged):
     @property
     def codec_columns(self) -> Sequence[Any]:
         return (
-            self.stage._versions.current.table.primary_key
-            if hasattr(self.stage._versions, "current")
+            self.stage.versions.current.table.primary_key
+            if hasattr(self.stage.versions, "current")
             else SIMPLE.columns[:1]
         )
 

@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
+from shutil import rmtree
 from typing import Any
 from weakref import ref
 
@@ -228,7 +229,7 @@ def shape(status: Status, table: Table, tmp_path: Path, **more: str) -> RowShape
         **{key.replace("_", "."): value for key, value in more.items()},
     }
     settings = ConnectorSettings.from_properties(properties, "test")
-    registry = Registry(settings, tmp_path / "schemas.json")
+    registry = Registry(settings, tmp_path / "schemas")
     try:
         return RowShape(table, settings, registry)
     finally:
@@ -369,7 +370,7 @@ def test_schemas_are_not_registered_where_they_may_not_be(
     assert not [s for s in registry.get_subjects() if "manual" in s]
     shape(status, table("manual", ("v", "int")), tmp_path)
     registry.set_compatibility("data-evolution.manual-value", "NONE")
-    (tmp_path / "schemas.json").unlink()
+    rmtree(tmp_path / "schemas")
     shape(status, table("manual", ("v", "int")), tmp_path, **off)
     assert registry.get_compatibility("data-evolution.manual-value") == "NONE", "what is there is left as it is"
 

@@ -79,7 +79,7 @@ class TableDefinitions:
         Connects once to everything it needs. Raises HelenusError if that fails; but the registry may be unavailable if
         schemas of at least one of the tables were registered before.
         """
-        registry = Registry(settings, directory / "schemas.json", self._registered)
+        registry = Registry(settings, directory / "schemas", self._registered)
         registry_error: HelenusError | None = None
         try:
             self._check_registry(registry)

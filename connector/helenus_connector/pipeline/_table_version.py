@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple
 
 import structlog
@@ -64,6 +66,13 @@ class TableVersions:
         self._apply_definition(
             read_definition(self._session, self._settings, self._schema_state, version_request), log, force=False
         )
+
+    def preparation(self, log: Log, version_request: Any) -> Callable[[], None] | None:
+        """Return the first `follow` as a function that a thread may call while the Log is used; None if that uses it
+        too. What it raises, the next `follow` raises again.
+        """
+        uses_log = self._registry is None or self._settings.schema_on_incompatible == "new-topic"
+        return None if uses_log else partial(self.follow, log, version_request)
 
     def is_altered(self) -> bool:
         """Return whether a row that was just read may be of another definition: of a table that was recreated, or with

@@ -57,7 +57,7 @@ class MergedStage:
         self.append = append
         self._session = session
         self._name = f"{settings.keyspace}.{settings.table}"
-        self._registry = None if log.keeps_schemas else Registry(settings, directory / "schemas.json", registered)
+        self._registry = None if log.keeps_schemas else Registry(settings, directory / "schemas", registered)
         self._versions = TableVersions(settings, session, self._registry)
         self._budget = budget.budget_for(directory, settings)
         self._undeliverable = Undeliverable(settings)

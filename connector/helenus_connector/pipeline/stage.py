@@ -64,11 +64,11 @@ class Stage:
         self.session = session
         self.log = log
         self._name = f"{settings.keyspace}.{settings.table}"
-        self._registry = None if log.keeps_schemas else Registry(settings, directory / "schemas.json", registered)
+        self._registry = None if log.keeps_schemas else Registry(settings, directory / "schemas", registered)
         self._replicas = Replicas(session, settings)
         caches = Caches(directory, settings.cache_max_capacity, settings.cache_expire_after_ms / 1000)
         self._gate: Gate = ChangeGate(self._replicas, caches, settings)
-        self._versions = TableVersions(settings, session, self._registry)
+        self.versions = TableVersions(settings, session, self._registry)
         self._resolver: Resolver = RereadResolver(
             settings,
             session,
@@ -81,8 +81,8 @@ class Stage:
         if settings.resolver == "none":
             self._resolver = WrittenResolver(self._gate, self._resolver, settings.published)
         self._undeliverable = Undeliverable(settings)
-        appender = RecordAppender(settings, self._versions, self._undeliverable)
-        self._publisher = Publisher(self._versions, appender, self._undeliverable)
+        appender = RecordAppender(settings, self.versions, self._undeliverable)
+        self._publisher = Publisher(self.versions, appender, self._undeliverable)
 
     def run(
         self,
@@ -102,7 +102,7 @@ class Stage:
         Raises HelenusError; then nothing is marked, and the batch is to be repeated or the connector stopped.
         """
         self._replicas.check()
-        self._versions.follow(self.log, version_request)
+        self.versions.follow(self.log, version_request)
         version = self._version
         # 1. gate: the resolver takes what goes on.
         gate_batch = self._gate.begin_batch(version.codec, version.created_at, gate_waits)
@@ -137,7 +137,7 @@ class Stage:
     ) -> None:
         """Note past events, as `_past_events` says, before those that follow. Raises as `run`."""
         self._replicas.check()
-        self._versions.follow(self.log, version_request)
+        self.versions.follow(self.log, version_request)
         note_past(self._gate, self._resolver, self._version, events, waiting, at_gate)
 
     def close(self) -> None:
@@ -149,10 +149,10 @@ class Stage:
 
     @property
     def _version(self) -> TableVersion:
-        return self._versions.current
+        return self.versions.current
 
     def _renew(self, batch: ResolverBatch) -> None:
-        self._versions.renew(self.log)
+        self.versions.renew(self.log)
         batch.use_table(self._version.table, self._version.codec)
 
     def _attempt(
@@ -180,7 +180,7 @@ class Stage:
                 if transaction is None:
                     self.log.keep_short(FLUSH_TIMEOUT_S)
             outcome.dead_lettered += self._undeliverable.bury_events(self.log, intake.poison)
-            if not (has_read_rows and self._versions.is_altered()):
+            if not (has_read_rows and self.versions.is_altered()):
                 (self.log if transaction is None else transaction).flush(FLUSH_TIMEOUT_S)  # 5. flush
                 return outcome
             if is_last:

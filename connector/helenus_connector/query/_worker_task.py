@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -25,6 +26,7 @@ from helenus_connector.pipeline.batch_outcome import BatchOutcome
 from helenus_connector.pipeline.stage import Stage
 from helenus_connector.query import worker_process
 from helenus_connector.query._batch_limits import TaskRanges
+from helenus_connector.query._new_tables import Preparation, prepare_ahead
 from helenus_connector.query._task_reader import read_parts
 from helenus_connector.query.garbage import freeze
 from helenus_connector.query.worker_process import StageParts
@@ -137,8 +139,10 @@ def _run_parts(
         _prune(plan)  # not before: a task of an earlier start would remove the caches of tables that joined since
         with_events = [topic for topic, topic_events in events.items() if topic_events]
         worker_process.check_owners(plan, [plan.connectors[t] for t in with_events if t in plan.connectors])
-        for topic, result in results.items():
-            settings = plan.connectors.get(topic)
+        # Tables that this process knows go first: they do not wait for the others.
+        known_first = sorted(results, key=lambda topic: _is_new(plan, topic))
+        for topic in prepare_ahead(known_first, partial(_preparation, plan, results, events, version_requests)):
+            result, settings = results[topic], plan.connectors.get(topic)
             if settings is not None and result.error is None:
                 keys = [
                     unconfirmed
@@ -164,6 +168,29 @@ def _run_parts(
                     result.outcome.lost = lost[topic]
     yield from results.values()
     freeze(("stages", worker_process.count("stage")))
+
+
+def _is_new(plan: QueryPlan, topic: str) -> bool:
+    return worker_process.find(worker_process.stage_name(plan, topic)) is None
+
+
+def _preparation(
+    plan: QueryPlan,
+    results: Mapping[str, TopicResult],
+    events: Mapping[str, list[Event]],
+    version_requests: Mapping[int, Any],
+    topic: str,
+) -> Preparation | None:
+    """Return what prepares a table that is new to this process, for another thread; None where nothing is to be done.
+    What goes wrong here goes wrong again in `_run`, which tells the driver.
+    """
+    settings, result = plan.connectors.get(topic), results[topic]
+    if settings is None or result.error is not None or not events.get(topic) or not _is_new(plan, topic):
+        return None
+    with suppress(HelenusError):
+        stage = _stage_for(plan, settings, result.epoch, worker_process.data_log_for(plan, settings))
+        return stage.versions.preparation(stage.log, version_requests.get(id(stage.session)))
+    return None
 
 
 def _has_transactions(plan: QueryPlan, task: TaskRanges) -> bool:

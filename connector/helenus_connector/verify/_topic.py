@@ -55,7 +55,7 @@ def _schemas(job: VerifyJob) -> Iterator[tuple[Schemas, Schemas]]:
             yield (lambda version: texts(version)[0]), (lambda version: texts(version)[1])
     else:
         with tempfile.TemporaryDirectory() as directory:
-            registry = Registry(job.settings, Path(directory) / "schemas.json")
+            registry = Registry(job.settings, Path(directory) / "schemas")
             try:
                 yield registry.schema, registry.schema
             finally:

@@ -1,8 +1,9 @@
 """Schemas in a Confluent-compatible registry, with the ids kept on the host.
 
-A worker process that Spark ends forgets its ids; a file next to the cache keeps them, so that a registry that is away
+A worker process that Spark ends forgets its ids; files next to the cache keep them, so that a registry that is away
 stops only the writing of schemas it has not seen. They are kept next to the checkpoint too, for a worker that starts
-while the registry is away: one that answers is asked first, as it may have lost its schemas meanwhile.
+while the registry is away: one that answers is asked first, as it may have lost its schemas meanwhile. Each subject has
+a file of its own: a connector may have a thousand tables, and each new id is written with all others of its file.
 """
 
 from __future__ import annotations
@@ -45,6 +46,8 @@ _log = structlog.get_logger(__name__)
 _UNAVAILABLE_S = 30.0
 """For how long a registry that did not answer is not asked for ids that the backup has: each request may take seconds.
 """
+_LONGEST_NAME = 240
+"""Of a subject as a file's name, which may have 255 bytes; a topic's name alone has up to 249."""
 _KEY = "value.converter.schema.registry"
 _PATH = f"check the path in {_KEY}.url, which is none for Confluent's registry and /apis/ccompat/v7 for Apicurio's"
 
@@ -60,7 +63,7 @@ class SchemaIds(Protocol):
 
 
 class Registry:
-    """Registers schemas under a subject; ids are cached in `memory`, a file. Records in JSON need none.
+    """Registers schemas under a subject; ids are cached in `memory`, a directory. Records in JSON need none.
 
     `backup_directory` keeps the ids for when the registry is unavailable. Raises HelenusError CONFIG for two logins.
     """
@@ -312,7 +315,7 @@ class Registry:
 
     def _cached_id(self, subject: str, name: str, request: Callable[[], int]) -> int:
         """Return an id by its name: from the cache, from the registry, or from the backup if the registry is away."""
-        cached = self._cached_ids()
+        cached = self._cached_ids(subject)
         if name in cached:
             return cached[name]
         backup = self._backup_ids(subject)
@@ -326,7 +329,7 @@ class Registry:
             self._unavailable_until = time.monotonic() + _UNAVAILABLE_S
             _log.warning("registry.away", subject=subject, schema_id=backup[name], error=error.what)
             return backup[name]
-        self._cache_ids({**self._cached_ids(), name: schema_id})
+        self._cache_ids(subject, {**self._cached_ids(subject), name: schema_id})
         self._back_up_ids(subject, {**self._backup_ids(subject), name: schema_id})
         return schema_id
 
@@ -335,7 +338,7 @@ class Registry:
         if self._backup_directory is None:
             return {}
         try:
-            ids = json.loads((self._backup_directory / _backup_file(subject)).read_text())
+            ids = json.loads((self._backup_directory / _ids_file(subject)).read_text())
         except (OSError, ValueError):  # it is only for when the registry is away
             return {}
         return {name: schema_id for name, schema_id in ids.items() if name.startswith(f"{self._url} ")}
@@ -346,7 +349,7 @@ class Registry:
             return
         try:
             self._backup_directory.mkdir(mode=0o700, exist_ok=True)
-            _write_ids(self._backup_directory / _backup_file(subject), ids)
+            _write_ids(self._backup_directory / _ids_file(subject), ids)
         except OSError as error:
             _log.warning("registry.not_kept", subject=subject, error=str(error))
 
@@ -374,7 +377,8 @@ class Registry:
         return int(self._request(request, subject))
 
     def _refusal(self, problem: str, where: str) -> HelenusError:
-        self._cache_ids({})  # the advice is to delete subjects, and their ids go with them
+        for ids in self._memory.glob("*.json"):  # the advice is to delete subjects, and their ids go with them
+            ids.unlink(missing_ok=True)
         return HelenusError(Kind.REGISTRY_REFUSED, problem, where)
 
     def _to_helenus_error(self, error: Exception, subject: str) -> HelenusError:
@@ -395,14 +399,15 @@ class Registry:
             return HelenusError(Kind.REGISTRY_UNREACHABLE, problem, where, advice)
         return HelenusError(Kind.REGISTRY_UNREACHABLE, f"the registry does not answer: {error}", where)
 
-    def _cached_ids(self) -> dict[str, int]:
+    def _cached_ids(self, subject: str) -> dict[str, int]:
         try:
-            return dict(json.loads(self._memory.read_text()))
+            return dict(json.loads((self._memory / _ids_file(subject)).read_text()))
         except FileNotFoundError:
             return {}
 
-    def _cache_ids(self, ids: dict[str, int]) -> None:
-        _write_ids(self._memory, ids)
+    def _cache_ids(self, subject: str, ids: Mapping[str, int]) -> None:
+        self._memory.mkdir(mode=0o700, exist_ok=True)
+        _write_ids(self._memory / _ids_file(subject), ids)
 
 
 def registry_memory(checkpoint_dir: Path) -> Path:
@@ -410,8 +415,11 @@ def registry_memory(checkpoint_dir: Path) -> Path:
     return checkpoint_dir.absolute() / "schemas.registered"  # a name that no query.group has
 
 
-def _backup_file(subject: str) -> str:
-    return f"{quote(subject, safe='')}.json"
+def _ids_file(subject: str) -> str:
+    name = quote(subject, safe="")
+    if len(name) > _LONGEST_NAME:
+        name = hashlib.md5(subject.encode(), usedforsecurity=False).hexdigest()
+    return f"{name}.json"
 
 
 def _write_ids(path: Path, ids: Mapping[str, int]) -> None:

@@ -120,7 +120,7 @@ def _key_schemas(plan: KeysPlan, settings: ConnectorSettings, keeps_schemas: boo
         return lambda version: texts(version)[0]
     directory = use(Path(plan.directory)) / "state"
     directory.mkdir(mode=0o700, exist_ok=True)
-    registry = Registry(settings, directory / f"{settings.data}.json")
+    registry = Registry(settings, directory / settings.data)
     resources.callback(registry.close)
     return registry.schema
 
