@@ -27,6 +27,15 @@ wheel: $(READY) ## Make dist/helenus-….whl, for your own machines
 	@$(BIN)/python -m hatchling build --target wheel --directory dist
 	@ls -lh dist/*.whl
 
+.PHONY: packages
+packages: build/packages-venv/.ready ## Make wheels for each Python here, .deb, .rpm and a list of parts in dist/ (needs Go or nfpm)
+	@build/packages-venv/bin/python compose/packages/build.py dist
+
+build/packages-venv/.ready: compose/packages/tools.txt
+	@$(PYTHON) -m venv --clear build/packages-venv
+	@build/packages-venv/bin/pip install --quiet --disable-pip-version-check --requirement compose/packages/tools.txt
+	@touch $@
+
 ##@ Develop
 .PHONY: test
 test: test-unit ## The tests: first those without servers, then those with; what fails is run once more alone

@@ -95,6 +95,10 @@ def measure(stack: Stack, status: Status, cassandra: Any, tables: list[str], rat
         # A new table's first event costs all servers most: many at once on two cores are seen seconds later.
         seen = arrivals.seen
         wait(lambda: all(has_arrived(first[t], seen[f"data-bench.{t}"]) for t in tables), "the first records", 300)
+        report(
+            f"{len(tables)} tables, write → first record",
+            [next(iter(delays(first[t], seen[f"data-bench.{t}"]))) for t in tables if first[t]],
+        )
         written = []
         for _ in range(rounds):
             before = by_kind(pid)
