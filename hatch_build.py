@@ -34,7 +34,6 @@ MODULES = (
     "connector/helenus_connector/reread/_row_proofs.py",
     "connector/helenus_connector/reread/_row_outcomes.py",
     "connector/helenus_connector/pipeline/_publisher.py",
-    "connector/helenus_connector/shape/debezium/_direct_envelope.py",
     "connector/helenus_connector/shape/envelope/value_writer.py",
     "connector/helenus_connector/shape/envelope/direct_records.py",
     "connector/helenus_connector/shape/row/_row_records.py",

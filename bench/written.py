@@ -179,7 +179,9 @@ def main() -> None:
     parser.add_argument("--forms", nargs="*", default=list(FORMS))
     parser.add_argument("--profile", action="store_true", help="show where the time goes")
     options = parser.parse_args()
-    print(f"load {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores; CPU s per million changes, best of {options.rounds}")
+    print(
+        f"load {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores; CPU s per million changes, best of {options.rounds}"
+    )
     for name in options.tables:
         table = table_of(name)
         batches = events(table, options.changes, 1)

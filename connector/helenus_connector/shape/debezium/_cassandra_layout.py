@@ -30,7 +30,7 @@ def record_layout(
     constants: Mapping[str, str],
     true: Piece,
 ) -> RecordLayout:
-    """Return what the records of a table consist of; `constants` are the fields of `source` that are the same in all."""
+    """Return what the records of a table consist of; `constants` are the fields of `source` that all share."""
     is_json = isinstance(form.null, str)
     marks = Marks()
 

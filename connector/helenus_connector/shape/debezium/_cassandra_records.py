@@ -146,9 +146,7 @@ class DebeziumRecords:
         )
         written = null if changed is None else present + self._written_piece(changed, columns or {})
         row = after if isinstance(null, bytes) else after.decode()
-        return self._frames[1] + to_bytes(
-            self._envelope([number(now_ms()), text(op), source_piece, row, written])
-        )
+        return self._frames[1] + to_bytes(self._envelope([number(now_ms()), text(op), source_piece, row, written]))
 
     def _written_piece(self, changed: ParsedCells, columns: Mapping[str, bytes | None]) -> Piece:
         form = self._form

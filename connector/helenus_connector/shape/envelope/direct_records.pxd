@@ -33,7 +33,7 @@ cdef class DirectRecords:
     cdef ValueWriter _writer
     cdef list _steps, _constants, _keys, _row_keys, _slots, _nothing, _never, _values
     cdef bytes _end, _key_head, _key_tail, _update, _insert, _no_exact
-    cdef bint _sizes_row, _shows_empty, _has_exact
+    cdef bint _sizes_row, _shows_empty, _names_clearing, _has_exact
     cdef RowCursor _cursor
     cdef dict _indexes, _columns, _names, _segments
 
@@ -43,7 +43,7 @@ cdef class DirectRecords:
 
     @cython.locals(
         size=cython.longlong, offset=Py_ssize_t, segment=cython.longlong, position=cython.longlong, end=Py_ssize_t,
-        header=bytes, known=tuple, values=list, expiries=list, is_row=cython.longlong, written=cython.ulonglong,
+        header=bytes, header_columns=tuple, values=list, expiries=list, is_row=cython.longlong, written=cython.ulonglong,
         replaced=cython.ulonglong, ttl=cython.longlong, expires=cython.longlong, name=tuple, names=tuple,
         writer=ValueWriter, record_key=bytes, sized_row=bytes, i=Py_ssize_t, step=int, _=cython.longlong,
         row=(cython.longlong, cython.ulonglong, cython.ulonglong, cython.longlong, cython.longlong),

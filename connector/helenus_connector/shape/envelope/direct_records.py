@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from helenus_connector.shape.envelope.parsed_cells import ParsedCells
 from helenus_connector.shape.envelope.value_writer import ValuePart, ValueWriter
@@ -62,7 +62,7 @@ _ERRORS = (ValueError, LookupError, TypeError, ArithmeticError, struct.error)
 class ColumnSlot:
     """A column in a row, or in a key: `absent` is all of one that is not written, `head` and `tail` go around a value
     that is written as `part` says. With `shows_expiry` a cell that expires has `expiry_head`, the time in µs, and
-    `expiry_tail` instead of the tail. `exact` returns an entry of the part _EXACT, if a value has one.
+    `expiry_tail` instead of the tail. `exact` returns an entry of the part _EXACT, None if a value has none.
     """
 
     def __init__(
@@ -72,7 +72,7 @@ class ColumnSlot:
         head: bytes,
         tail: bytes = b"",
         expiry: tuple[bytes, bytes] | None = None,
-        exact: Callable[[bytes], bytes | str | None] | None = None,
+        exact: Callable[[bytes], Any] | None = None,
     ) -> None:
         self.part = part
         self.absent, self.head, self.tail = absent, head, tail
@@ -84,8 +84,8 @@ class ColumnSlot:
 class ChangedColumn:
     """A column as a change has it. `width` is the size of its values; -1 if it stands before each value. `is_many`: it
     has many cells. `parts` of a cell are in its value: 2 of a map, 1 of a list or a set (whose part is the path), 0 of
-    another type. `index` is its number among the table's values; -1 if it is not published. Of many cells that were read
-    last, `ttl` and `expires` are those of the first that has them, -1 if none has.
+    another type. `index` is its number among the table's values; -1 if it is not published. `ttl` and `expires`: of
+    many cells that were read last those of the first that has them, -1 if none has.
     """
 
     def __init__(self, t: CqlType, width: int, index: int) -> None:
@@ -110,6 +110,7 @@ class DirectRecords:
         self._key_head, self._key_tail = layout.key_head, layout.key_tail
         self._update, self._insert = layout.operations
         self._sizes_row, self._shows_empty = layout.sizes_row, layout.shows_empty
+        self._names_clearing = layout.names_clearing
         self._has_exact = any(slot.exact is not None for slot in layout.columns)
         self._no_exact = layout.exact(())
         self._cursor = RowCursor()
@@ -183,20 +184,20 @@ class DirectRecords:
         if not 0 <= size <= end - offset:
             return None
         header = cells[offset : offset + size]
-        known = self._columns.get(header)
-        if known is None:
+        header_columns = self._columns.get(header)
+        if header_columns is None:
             return None
         values = self._nothing[:]
         expiries = self._never[:]
-        row = read_row(self._cursor, cells, offset + size, known[0], values, expiries, self._shows_empty)
+        row = read_row(self._cursor, cells, offset + size, header_columns[0], values, expiries, self._shows_empty)
         is_row, written, replaced, ttl, expires = row
-        if is_row < 0:
+        if is_row < 0 or (self._names_clearing and written == replaced and is_cleared(values)):
             return None
         self._values = values
         name = header, written, replaced, is_static
         names = self._names.get(name)
         if names is None:
-            names = self._encode_names(name, known[1])
+            names = self._encode_names(name, header_columns[1])
         writer = self._writer
         writer.clear()
         record_key = b""
@@ -381,6 +382,11 @@ def read_row(
         ttl = cursor.ttl
         expires = cursor.expires or 0
     return int(cursor.has_write_time), written, replaced, ttl, expires
+
+
+def is_cleared(values: list[bytes | None]) -> bool:
+    """Return whether no column has a value."""
+    return all(value is None or value is _NULL for value in values)
 
 
 def read_elements(cursor: RowCursor, column: ChangedColumn, values: list[bytes | None], shows_empty: bool) -> int:

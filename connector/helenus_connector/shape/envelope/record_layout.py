@@ -1,6 +1,6 @@
 """What `DirectRecords` needs to know of a shape's records: what goes around their values, and how values are written.
 
-    {"op":"c","after":{"k":7,"v":"x"}} → parts (b'{"op":', OPERATION), (b',"after":', ROW); slots of k and v
+{"op":"c","after":{"k":7,"v":"x"}} → parts (b'{"op":', OPERATION), (b',"after":', ROW); slots of k and v
 """
 
 from __future__ import annotations
@@ -9,11 +9,12 @@ import json
 import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any
 from uuid import uuid4
 
 from helenus_connector.shape.envelope.direct_records import ColumnSlot
 from helenus_connector.shape.envelope.parsed_cells import ParsedCells
-from helenus_connector.shape.envelope.value_writer import ValuePart, array_part, entries_part, scalar_part
+from helenus_connector.shape.envelope.value_writer import ValuePart, array_part, entries_part, record_part, scalar_part
 from helenus_schemas.codec import to_avro, to_json
 from helenus_schemas.cql.table import Column
 from helenus_schemas.cql.types import CqlType
@@ -28,7 +29,7 @@ class RecordLayout:
     columns, and of the others, in a row. `operations`: of an update and an insert. The functions return encoded parts:
     the commit log's file, what is changed, the names of the columns (of static ones, if that is true), the exact
     values, TTL and expiry. `shows_empty`: a collection of which nothing is left is empty, not null. `sizes_row`: a
-    row's size is before it.
+    row's size is before it. `names_clearing`: a change that only deletes whole collections is another operation.
     """
 
     is_json: bool
@@ -43,11 +44,12 @@ class RecordLayout:
     segment: Callable[[int], bytes] = lambda _: b""
     changed: Callable[[ParsedCells], bytes] = lambda _: b""
     fields: Callable[[ParsedCells, bool], bytes] = lambda _, __: b""
-    exact: Callable[[Sequence[bytes | str]], bytes] = lambda _: b""
+    exact: Callable[[Sequence[Any]], bytes] = lambda _: b""
     ttl: Callable[[int, int], bytes] = lambda _, __: b""
     no_ttl: bytes = b""
     shows_empty: bool = False
     sizes_row: bool = False
+    names_clearing: bool = False
 
 
 class Marks:
@@ -97,6 +99,8 @@ def row_part(t: CqlType, is_json: bool, key: bool = False, is_optional: bool = T
         if t.name == "map" and t.args[0].name in ("ascii", "text"):
             name, value = (row_part(a, is_json, is_optional=False) for a in t.args)
             return entries_part(name, value, encode, True, is_optional)
+        if t.name in ("tuple", "udt") and not is_json:
+            return record_part([row_part(a, is_json) for a in t.args], (), encode, is_optional)
     return scalar_part(t, is_json, encode, is_optional, key)
 
 

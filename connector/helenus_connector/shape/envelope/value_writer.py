@@ -117,7 +117,10 @@ def entries_part(
 
 
 def record_part(
-    fields: Sequence[ValuePart], heads: Sequence[bytes], encode: Callable[[bytes], bytes | str], is_optional: bool = True
+    fields: Sequence[ValuePart],
+    heads: Sequence[bytes],
+    encode: Callable[[bytes], bytes | str],
+    is_optional: bool = True,
 ) -> ValuePart:
     """Return how a tuple or UDT is written, whose fields are all optional and all shown."""
     return ValuePart(_RECORD, encode, 0, is_optional, True, fields, heads)
@@ -258,7 +261,7 @@ class ValueWriter:
                 self.append(b"true" if data[offset] else b"false")
             else:
                 self.append(b"\1" if data[offset] else b"\0")
-        elif form == _ARRAY or form == _ENTRIES:
+        elif form in (_ARRAY, _ENTRIES):
             self.put_collection(part, data, offset, end)
         elif form == _REVERSED:
             self.append(data[offset:end][::-1])
