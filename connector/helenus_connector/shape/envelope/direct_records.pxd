@@ -7,7 +7,7 @@ from helenus_schemas.event.row_cursor cimport RowCursor
 cdef bint _compiled
 cdef int _ROW, _NOW, _WRITE_MS, _WRITE_US, _WRITE_NS, _SEGMENT, _POSITION, _NODE, _OPERATION, _CHANGED, _EXACT, _FIELDS
 cdef int _TTL
-cdef bytes _NULL
+cdef bytes _NULL, _NO_FIELD
 cdef Py_ssize_t _MAX_COLUMNS, _MAX_CACHED
 cdef long long _NO_DELETION, _MAX_WRITE_TIME, _MICROSECONDS
 cdef int _WRITTEN, _REPLACED
@@ -24,7 +24,7 @@ cdef class ColumnSlot:
 cdef class ChangedColumn:
     cdef public Py_ssize_t width, index
     cdef public bint is_many, is_set
-    cdef public int parts
+    cdef public int parts, fields
     cdef public long long ttl, expires
 
 @cython.final
@@ -74,7 +74,7 @@ cdef (long long, unsigned long long, unsigned long long, long long, long long) r
 
 @cython.locals(
     count=cython.ulonglong, deleted=cython.longlong, parts=list, live=Py_ssize_t, _=cython.ulonglong, value=bytes,
-    path=bytes, is_replaced=bint,
+    path=bytes, is_replaced=bint, fields=list, end=Py_ssize_t, number=Py_ssize_t,
 )
 cdef int read_elements(RowCursor cursor, ChangedColumn column, list values, bint shows_empty) except? -1
 

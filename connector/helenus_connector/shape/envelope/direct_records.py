@@ -47,6 +47,7 @@ ROW, NOW, WRITE_MS, WRITE_US, WRITE_NS, SEGMENT, POSITION, NODE = _ROW, _NOW, 2,
 OPERATION, CHANGED, EXACT, FIELDS, TTL = _OPERATION, _CHANGED, _EXACT, _FIELDS, _TTL
 
 _NULL = b"a null that is written"  # this very object stands for one
+_NO_FIELD = b"\xff\xff\xff\xff"
 _MAX_COLUMNS = 63  # so that bits of 64-bit numbers stand for them
 _MAX_CACHED = 1000  # entries of each cache: a table's changes write the same few sets of columns
 _MAX_HEADER = 1 << 14  # bytes that name 63 columns and their types
@@ -84,8 +85,9 @@ class ColumnSlot:
 class ChangedColumn:
     """A column as a change has it. `width` is the size of its values; -1 if it stands before each value. `is_many`: it
     has many cells. `parts` of a cell are in its value: 2 of a map, 1 of a list or a set (whose part is the path), 0 of
-    another type. `index` is its number among the table's values; -1 if it is not published. `ttl` and `expires`: of
-    many cells that were read last those of the first that has them, -1 if none has.
+    another type, such as a UDT, of which `fields` is the number. `index` is its number among the table's values; -1 if
+    it is not published. `ttl` and `expires`: of many cells that were read last those of the first that has them, -1 if
+    none has.
     """
 
     def __init__(self, t: CqlType, width: int, index: int) -> None:
@@ -93,6 +95,7 @@ class ChangedColumn:
         self.is_many = t.multicell
         self.is_set = t.name == "set"
         self.parts = {"map": 2, "set": 1, "list": 1}.get(t.name, 0)
+        self.fields = len(t.fields)
         self.index = index
         self.ttl = self.expires = -1
 
@@ -390,16 +393,15 @@ def is_cleared(values: list[bytes | None]) -> bool:
 
 
 def read_elements(cursor: RowCursor, column: ChangedColumn, values: list[bytes | None], shows_empty: bool) -> int:
-    """Fill in the elements of a collection. Return _WRITTEN if it has cells, or it is replaced as a whole, and
-    _REPLACED if that is so, 0 if it is not published; -1 if this can't encode it.
+    """Fill in the elements of a collection, or the fields of a UDT. Return _WRITTEN if it has cells, or it is replaced
+    as a whole, and _REPLACED if that is so, 0 if it is not published; -1 if this can't encode it.
     """
-    if not column.parts:
-        return -1
     count = cursor.read_column(True)
     deleted = cursor.column_deletion
     column.ttl = -1
     parts = []
-    live = 0
+    fields = [_NO_FIELD] * column.fields
+    live = end = 0
     for _ in range(count):
         cursor.read_cell(-1, True)
         if column.ttl < 0 and cursor.cell_ttl is not None:
@@ -411,8 +413,15 @@ def read_elements(cursor: RowCursor, column: ChangedColumn, values: list[bytes |
         if value is None:
             return -1  # what is removed is said by name
         live += 1
+        path = cursor.path or b""
+        if not column.parts:
+            if len(path) != 2:
+                return -1
+            number = path[0] << 8 | path[1]
+            fields[number] = size_bytes(len(value)) + value
+            end = max(end, number + 1)
+            continue
         if column.parts == 2 or column.is_set:
-            path = cursor.path or b""
             parts.append(size_bytes(len(path)))
             parts.append(path)
         if not column.is_set:
@@ -421,10 +430,12 @@ def read_elements(cursor: RowCursor, column: ChangedColumn, values: list[bytes |
     if column.index < 0:
         return 0
     is_replaced = deleted != _NO_DELETION
-    if live:
+    if live and column.parts:
         values[column.index] = size_bytes(live) + b"".join(parts)
+    elif live:
+        values[column.index] = b"".join(fields[:end])
     elif count or is_replaced:
-        values[column.index] = size_bytes(0) if shows_empty else _NULL
+        values[column.index] = size_bytes(0) if shows_empty and column.parts else _NULL
     if is_replaced:
         return _WRITTEN | _REPLACED
     return _WRITTEN if count else 0

@@ -3,8 +3,10 @@ cimport cython
 
 cdef bint _compiled
 cdef int _OTHER, _INTEGER, _DATE, _MILLISECONDS, _REVERSED, _SIZED, _TEXT, _UUID, _BOOLEAN, _ARRAY, _ENTRIES, _RECORD
+cdef int _DOUBLE
 cdef int _SPECIAL
 cdef long long _MAX_MILLISECONDS
+cdef object _unpack_double
 cdef bytes _HEX, _ESCAPES
 cdef Py_ssize_t _ROOM, _MAX_ROOM
 cdef bytearray _SCRATCH

@@ -12,6 +12,7 @@ It runs as it is, and compiled by Cython with the types of `value_writer.pxd`: t
 
 from __future__ import annotations
 
+import struct
 from base64 import b64encode
 from collections.abc import Callable, Sequence
 from json.encoder import encode_basestring
@@ -36,6 +37,7 @@ _BOOLEAN = 8
 _ARRAY = 9
 _ENTRIES = 10
 _RECORD = 11
+_DOUBLE = 12
 OTHER, MILLISECONDS, SIZED = _OTHER, _MILLISECONDS, _SIZED
 _FORMS = {
     **dict.fromkeys("tinyint smallint int bigint timestamp time".split(), _INTEGER),
@@ -47,6 +49,7 @@ _FORMS = {
     "boolean": _BOOLEAN,
 }
 _WIDTHS = {"tinyint": 1, "smallint": 2, "time": 8, "date": 4}  # those that the type itself does not say
+_unpack_double = struct.Struct(">d").unpack_from
 _MAX_MILLISECONDS = (1 << 63) // 1000
 _HEX = b"0123456789abcdef"
 _ESCAPES = bytes(ord({8: "b", 9: "t", 10: "n", 12: "f", 13: "r"}.get(byte, "u")) for byte in range(32))
@@ -92,7 +95,7 @@ def scalar_part(
     """
     form = _OTHER if t.shown_as else _FORMS.get(t.name, _OTHER)
     if form == _REVERSED and is_json:
-        form = _OTHER
+        form = _DOUBLE if t.name == "double" else _OTHER
     if form == _TEXT and key and not is_json:
         form = _SIZED
     has_size = form not in (_OTHER, _TEXT, _SIZED)
@@ -275,6 +278,10 @@ class ValueWriter:
                 self.copy(data, offset, end)
         elif form == _RECORD:
             self.put_record(part, data, offset, end)
+        elif form == _DOUBLE:
+            double = _unpack_double(data, offset)[0]
+            is_finite = double - double == 0  # JSON has no other numbers
+            self.append_piece(repr(double) if is_finite else part.encode(data[offset:end]))
         else:
             self.append_piece(part.encode(data[offset:end]))
 
