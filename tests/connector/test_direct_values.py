@@ -163,6 +163,34 @@ def test_an_insert_with_a_ttl_goes_straight(direct: ModuleType, form: dict[str, 
     assert both.straight(made)
 
 
+def test_removed_elements_go_straight(direct: ModuleType, form: dict[str, str]) -> None:  # noqa: F811
+    """An element of a map, of a set and of a list, and a field of a UDT; and of each one that is written."""
+    text, number = CqlType("text"), CqlType("int")
+    types = [CqlType("map", (text, number)), CqlType("set", (text,)), CqlType("list", (number,))]
+    types.append(CqlType("udt", (text, text), False, "u", ("a", "b")))
+    paths = [(b"a", b"b"), (b"a", b"b"), (bytes(16), bytes(range(16))), (b"\0\0", b"\0\1")]
+    elements = [int32(1), b"", int32(1), b"x"]
+    table_columns = [Column(f"v{n}", t) for n, t in enumerate(types)]
+    table = Table("ks", "t", UUID(int=1), (Column("k", number, "partition_key", 0), *table_columns), cdc=True)
+    row_columns: dict[str, Cell | Complex] = {}
+    for n, ((first, second), element) in enumerate(zip(paths, elements, strict=True)):
+        removed = Cell(None, path=first, time=T, deleted_at=1_700_000_000)
+        row_columns[f"v{n}"] = Complex([removed, Cell(element, path=second, time=T)])
+    both = Both(direct, table, form)
+    for chosen in (row_columns, {"v0": Complex([Cell(None, path=b"a", time=T, deleted_at=1_700_000_000)])}):
+        assert both.straight(resolved(both, Update(table, int32(7), [Row((), chosen)], lowest=LOWEST)))
+
+
+def test_a_cleared_collection_goes_straight(direct: ModuleType, form: dict[str, str]) -> None:  # noqa: F811
+    names = CqlType("map", (CqlType("text"), CqlType("int")))
+    table = Table(
+        "ks", "t", UUID(int=1), (Column("k", CqlType("int"), "partition_key", 0), Column("m", names)), cdc=True
+    )
+    both = Both(direct, table, form)
+    row = Row((), {"m": Complex([], (T, 1_700_000_000))})
+    assert both.straight(resolved(both, Update(table, int32(7), [row], lowest=LOWEST)))
+
+
 @pytest.mark.parametrize("handling", ["precise", "string", "double"])
 def test_decimals_go_straight(direct: ModuleType, form: dict[str, str], handling: str) -> None:  # noqa: F811
     table_columns = (Column("k", CqlType("int"), "partition_key", 0), Column("v", CqlType("decimal")))

@@ -29,7 +29,9 @@ def avro_layout(table: Table, settings: ConnectorSettings, value_frame: bytes) -
         (b"", direct.ROW),
         (b"\2", direct.CHANGED),
     ]
-    update, insert = (long_bytes(KINDS.index(kind)) for kind in ("UPDATE", "INSERT"))
+    update, insert, removal, clearing = (
+        long_bytes(KINDS.index(kind)) for kind in ("UPDATE", "INSERT", "COMPLEX_ELEMENT_DELETE", "DELETE")
+    )
     keys, partition = (
         tuple(avro_name(c.name) for c in columns) for columns in (table.primary_key, table.partition_key)
     )
@@ -48,7 +50,8 @@ def avro_layout(table: Table, settings: ConnectorSettings, value_frame: bytes) -
         fields=fields,
         ttl=lambda ttl, expires: b"\2" + long_bytes(ttl) + long_bytes(expires),
         no_ttl=b"\0",
-        names_clearing=True,
+        removal=removal,
+        clearing=clearing,
         sizes_row=settings.cep44_payload == "bytes",
     )
 
@@ -82,7 +85,8 @@ def json_layout(table: Table, has_keys: bool) -> RecordLayout:
         fields=fields,
         ttl=lambda ttl, expires: b'{"ttl":%d,"deletedAt":%d}' % (ttl, expires),
         no_ttl=b"null",
-        names_clearing=True,
+        removal=b'"COMPLEX_ELEMENT_DELETE"',
+        clearing=b'"DELETE"',
     )
 
 

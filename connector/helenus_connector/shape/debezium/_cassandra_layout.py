@@ -51,7 +51,10 @@ def record_layout(
 
     def changed(parsed: ParsedCells) -> bytes:
         names = [form.array([form.text(name) for name in columns]) for columns in (parsed.columns, parsed.replaced)]
-        return _split(written([*names, form.entries([], True), changed_mark]), changed_mark)[0]
+        removed = [
+            (form.text(name), form.array([form.text(path) for path in paths])) for name, paths in parsed.removed.items()
+        ]
+        return _split(written([*names, form.entries(removed, True), changed_mark]), changed_mark)[0]
 
     value = form.struct(ENVELOPE)(
         [
@@ -82,7 +85,7 @@ def record_layout(
         segment=lambda segment: to_bytes(form.text(segment_file(segment))),
         changed=changed,
         exact=lambda entries: to_bytes(form.entries(entries, True)),
-        shows_empty=True,
+        shows_removed=True,
     )
 
 

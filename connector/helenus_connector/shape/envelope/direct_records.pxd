@@ -25,6 +25,7 @@ cdef class ChangedColumn:
     cdef public Py_ssize_t width, index
     cdef public bint is_many, is_set
     cdef public int parts, fields
+    cdef public object type
     cdef public long long ttl, expires
 
 @cython.final
@@ -32,8 +33,8 @@ cdef class DirectRecords:
     cdef object _layout
     cdef ValueWriter _writer
     cdef list _steps, _constants, _keys, _row_keys, _slots, _nothing, _never, _values
-    cdef bytes _end, _key_head, _key_tail, _update, _insert, _no_exact
-    cdef bint _sizes_row, _shows_empty, _names_clearing, _has_exact
+    cdef bytes _end, _key_head, _key_tail, _update, _insert, _removal, _clearing, _no_exact
+    cdef bint _sizes_row, _shows_removed, _has_exact
     cdef RowCursor _cursor
     cdef dict _indexes, _columns, _names, _segments
 
@@ -45,7 +46,7 @@ cdef class DirectRecords:
         size=cython.longlong, offset=Py_ssize_t, segment=cython.longlong, position=cython.longlong, end=Py_ssize_t,
         header=bytes, header_columns=tuple, values=list, expiries=list, is_row=cython.longlong, written=cython.ulonglong,
         replaced=cython.ulonglong, ttl=cython.longlong, expires=cython.longlong, name=tuple, names=tuple,
-        writer=ValueWriter, record_key=bytes, sized_row=bytes, i=Py_ssize_t, step=int, _=cython.longlong,
+        writer=ValueWriter, record_key=bytes, removed=list, columns=list, operation=bytes, sized_row=bytes, i=Py_ssize_t, step=int, _=cython.longlong,
         row=(cython.longlong, cython.ulonglong, cython.ulonglong, cython.longlong, cython.longlong),
     )
     cdef object _encode_change(
@@ -69,14 +70,17 @@ cdef class DirectRecords:
     column=ChangedColumn, parts=int, value=bytes, ttl=cython.longlong, expires=cython.longlong,
 )
 cdef (long long, unsigned long long, unsigned long long, long long, long long) read_row(
-    RowCursor cursor, bytes data, Py_ssize_t offset, list columns, list values, list expiries, bint shows_empty
+    RowCursor cursor, bytes data, Py_ssize_t offset, list columns, list values, list expiries, list removed,
+    bint shows_removed
 )
 
 @cython.locals(
     count=cython.ulonglong, deleted=cython.longlong, parts=list, live=Py_ssize_t, _=cython.ulonglong, value=bytes,
-    path=bytes, is_replaced=bint, fields=list, end=Py_ssize_t, number=Py_ssize_t,
+    path=bytes, is_replaced=bint, fields=list, end=Py_ssize_t, field=Py_ssize_t,
 )
-cdef int read_elements(RowCursor cursor, ChangedColumn column, list values, bint shows_empty) except? -1
+cdef int read_elements(
+    RowCursor cursor, ChangedColumn column, Py_ssize_t number, list values, list removed, bint shows_removed
+) except? -1
 
 @cython.locals(raw=cython.p_uchar)
 cdef bytes size_bytes(Py_ssize_t value)

@@ -15,7 +15,7 @@ import struct
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from helenus_connector.shape.envelope.parsed_cells import ParsedCells
+from helenus_connector.shape.envelope.parsed_cells import ParsedCells, removed_path
 from helenus_connector.shape.envelope.value_writer import ValuePart, ValueWriter
 from helenus_schemas.codec.wire_bytes import read_long
 from helenus_schemas.cql.table import Table
@@ -85,7 +85,7 @@ class ColumnSlot:
 class ChangedColumn:
     """A column as a change has it. `width` is the size of its values; -1 if it stands before each value. `is_many`: it
     has many cells. `parts` of a cell are in its value: 2 of a map, 1 of a list or a set (whose part is the path), 0 of
-    another type, such as a UDT, of which `fields` is the number. `index` is its number among the table's values; -1 if
+    a UDT, of which `fields` is the number. `index` is its number among the table's values; -1 if
     it is not published. `ttl` and `expires`: of many cells that were read last those of the first that has them, -1 if
     none has.
     """
@@ -96,6 +96,7 @@ class ChangedColumn:
         self.is_set = t.name == "set"
         self.parts = {"map": 2, "set": 1, "list": 1}.get(t.name, 0)
         self.fields = len(t.fields)
+        self.type = t
         self.index = index
         self.ttl = self.expires = -1
 
@@ -112,8 +113,8 @@ class DirectRecords:
         self._keys, self._row_keys, self._slots = list(layout.keys), list(layout.row_keys), list(layout.columns)
         self._key_head, self._key_tail = layout.key_head, layout.key_tail
         self._update, self._insert = layout.operations
-        self._sizes_row, self._shows_empty = layout.sizes_row, layout.shows_empty
-        self._names_clearing = layout.names_clearing
+        self._sizes_row, self._shows_removed = layout.sizes_row, layout.shows_removed
+        self._removal, self._clearing = layout.removal, layout.clearing
         self._has_exact = any(slot.exact is not None for slot in layout.columns)
         self._no_exact = layout.exact(())
         self._cursor = RowCursor()
@@ -192,15 +193,22 @@ class DirectRecords:
             return None
         values = self._nothing[:]
         expiries = self._never[:]
-        row = read_row(self._cursor, cells, offset + size, header_columns[0], values, expiries, self._shows_empty)
+        removed: list[tuple[int, bytes]] = []
+        columns: list[ChangedColumn] = header_columns[0]
+        row = read_row(self._cursor, cells, offset + size, columns, values, expiries, removed, self._shows_removed)
         is_row, written, replaced, ttl, expires = row
-        if is_row < 0 or (self._names_clearing and written == replaced and is_cleared(values)):
+        if is_row < 0:
             return None
         self._values = values
+        operation = self._insert if is_row else self._update
         name = header, written, replaced, is_static
-        names = self._names.get(name)
+        names = None if removed else self._names.get(name)
         if names is None:
-            names = self._encode_names(name, header_columns[1])
+            names = self._encode_names(name, header_columns[1], columns, removed)
+        if removed and self._removal:
+            operation = self._removal
+        elif self._clearing and not is_row and written and written == replaced and is_cleared(values):
+            operation = self._clearing
         writer = self._writer
         writer.clear()
         record_key = b""
@@ -239,7 +247,7 @@ class DirectRecords:
             elif step == _NODE:
                 writer.put_text(event, 36, 72)
             elif step == _OPERATION:
-                writer.append(self._insert if is_row else self._update)
+                writer.append(operation)
             elif step == _CHANGED:
                 writer.append(names[0])
             elif step == _FIELDS:
@@ -301,16 +309,27 @@ class DirectRecords:
                     entries.append(entry)
         return self._layout.exact(entries)
 
-    def _encode_names(self, name: tuple[bytes, int, int, bool], names: list[str]) -> tuple[bytes, bytes]:
+    def _encode_names(
+        self,
+        name: tuple[bytes, int, int, bool],
+        names: list[str],
+        columns: list[ChangedColumn],
+        removed: list[tuple[int, bytes]],
+    ) -> tuple[bytes, bytes]:
         _, written, replaced, is_static = name
         written_columns, replaced_columns = (
             tuple([n for i, n in enumerate(names) if bits >> i & 1]) for bits in (written, replaced)
         )
-        if len(self._names) >= _MAX_CACHED:
-            self._names.clear()
-        changed = ParsedCells(written_columns, replaced_columns)
+        paths: dict[str, tuple[str, ...]] = {}
+        for number, path in removed:
+            column = names[number]
+            paths[column] = (*paths.get(column, ()), removed_path(columns[number].type, path))
+        changed = ParsedCells(written_columns, replaced_columns, paths)
         encoded = self._layout.changed(changed), self._layout.fields(changed, is_static)
-        self._names[name] = encoded
+        if not removed:
+            if len(self._names) >= _MAX_CACHED:
+                self._names.clear()
+            self._names[name] = encoded
         return encoded
 
     def _segment(self, segment: int) -> bytes:
@@ -329,10 +348,11 @@ def read_row(
     columns: list[ChangedColumn],
     values: list[bytes | None],
     expiries: list[int],
-    shows_empty: bool,
+    removed: list[tuple[int, bytes]],
+    shows_removed: bool,
 ) -> tuple[int, int, int, int, int]:
     """Fill in the CQL bytes of a row's columns, _NULL for those that are deleted, and when they expire, s since the
-    epoch.
+    epoch; and the numbers of columns with the paths of what is removed of them.
 
     Return 1 if the row itself is written, 0 if not, and -1 if this can't encode it; bits of the columns that are
     written, and of those that are replaced; TTL and expiry of the first cell that has them, or of the row, -1 if none
@@ -358,7 +378,7 @@ def read_row(
             bit <<= 1
             continue
         if column.is_many:
-            parts = read_elements(cursor, column, values, shows_empty)
+            parts = read_elements(cursor, column, i, values, removed, shows_removed)
             if parts < 0:
                 return -1, 0, 0, -1, -1
             if parts & _WRITTEN:
@@ -392,9 +412,17 @@ def is_cleared(values: list[bytes | None]) -> bool:
     return all(value is None or value is _NULL for value in values)
 
 
-def read_elements(cursor: RowCursor, column: ChangedColumn, values: list[bytes | None], shows_empty: bool) -> int:
+def read_elements(
+    cursor: RowCursor,
+    column: ChangedColumn,
+    number: int,
+    values: list[bytes | None],
+    removed: list[tuple[int, bytes]],
+    shows_removed: bool,
+) -> int:
     """Fill in the elements of a collection, or the fields of a UDT. Return _WRITTEN if it has cells, or it is replaced
-    as a whole, and _REPLACED if that is so, 0 if it is not published; -1 if this can't encode it.
+    as a whole, and _REPLACED if that is so, 0 if it is not published; -1 if this can't encode it. `number` is the
+    column's in the change.
     """
     count = cursor.read_column(True)
     deleted = cursor.column_deletion
@@ -410,21 +438,26 @@ def read_elements(cursor: RowCursor, column: ChangedColumn, values: list[bytes |
         if deleted != _NO_DELETION and cursor.cell_time <= deleted:
             continue
         value = cursor.value
-        if value is None:
-            return -1  # what is removed is said by name
-        live += 1
         path = cursor.path or b""
+        if value is None:
+            if column.index >= 0:
+                removed.append((number, path))
+            if not shows_removed or column.is_set or not column.parts:
+                continue
+        live += 1
         if not column.parts:
             if len(path) != 2:
                 return -1
-            number = path[0] << 8 | path[1]
-            fields[number] = size_bytes(len(value)) + value
-            end = max(end, number + 1)
+            field = path[0] << 8 | path[1]
+            fields[field] = size_bytes(len(value or b"")) + (value or b"")
+            end = max(end, field + 1)
             continue
         if column.parts == 2 or column.is_set:
             parts.append(size_bytes(len(path)))
             parts.append(path)
-        if not column.is_set:
+        if value is None:
+            parts.append(_NO_FIELD)
+        elif not column.is_set:
             parts.append(size_bytes(len(value)))
             parts.append(value)
     if column.index < 0:
@@ -435,7 +468,7 @@ def read_elements(cursor: RowCursor, column: ChangedColumn, values: list[bytes |
     elif live:
         values[column.index] = b"".join(fields[:end])
     elif count or is_replaced:
-        values[column.index] = size_bytes(0) if shows_empty and column.parts else _NULL
+        values[column.index] = size_bytes(0) if shows_removed and column.parts else _NULL
     if is_replaced:
         return _WRITTEN | _REPLACED
     return _WRITTEN if count else 0

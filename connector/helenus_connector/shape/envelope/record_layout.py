@@ -26,10 +26,11 @@ class RecordLayout:
 
     `keys`: the slots of a record's key, between `key_head` and `key_tail`; none if the shape makes keys. `value`: what
     a value begins with, and each of its parts with what goes after it. `row_keys` and `columns`: the slots of the key's
-    columns, and of the others, in a row. `operations`: of an update and an insert. The functions return encoded parts:
-    the commit log's file, what is changed, the names of the columns (of static ones, if that is true), the exact
-    values, TTL and expiry. `shows_empty`: a collection of which nothing is left is empty, not null. `sizes_row`: a
-    row's size is before it. `names_clearing`: a change that only deletes whole collections is another operation.
+    columns, and of the others, in a row. `operations`: of an update and an insert; `removal` and `clearing` are those
+    of a change that removes elements, and of one that only deletes whole collections, if these have others. The
+    functions return encoded parts: the commit log's file, what is changed, the names of the columns (of static ones, if
+    that is true), the exact values, TTL and expiry. `shows_removed`: as in `parse_cells`. `sizes_row`: a row's size is
+    before it.
     """
 
     is_json: bool
@@ -47,9 +48,10 @@ class RecordLayout:
     exact: Callable[[Sequence[Any]], bytes] = lambda _: b""
     ttl: Callable[[int, int], bytes] = lambda _, __: b""
     no_ttl: bytes = b""
-    shows_empty: bool = False
+    shows_removed: bool = False
     sizes_row: bool = False
-    names_clearing: bool = False
+    removal: bytes = b""
+    clearing: bytes = b""
 
 
 class Marks:
