@@ -35,6 +35,7 @@ MODULES = (
     "connector/helenus_connector/reread/_row_outcomes.py",
     "connector/helenus_connector/pipeline/_publisher.py",
     "connector/helenus_connector/shape/envelope/value_writer.py",
+    "connector/helenus_connector/shape/envelope/_changed_row.py",
     "connector/helenus_connector/shape/envelope/direct_records.py",
     "connector/helenus_connector/shape/row/_row_records.py",
     "schemas/helenus_schemas/codec/_columns.py",

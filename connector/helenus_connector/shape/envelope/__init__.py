@@ -9,4 +9,5 @@ of) and `value_writer` (their values).
 from helenus_schemas.pure import use_plain
 
 use_plain("helenus_connector.shape.envelope.value_writer", __file__)
+use_plain("helenus_connector.shape.envelope._changed_row", __file__)
 use_plain("helenus_connector.shape.envelope.direct_records", __file__)

@@ -1,17 +1,15 @@
 # C types for direct_records.py, used when Cython compiles it. A name that is new there and missing here is slow, not wrong.
 cimport cython
+from helenus_connector.shape.envelope._changed_row cimport ChangedColumn, is_cleared, read_row
 from helenus_connector.shape.envelope.value_writer cimport ValuePart, ValueWriter
 from helenus_schemas.codec.wire_bytes cimport read_long
 from helenus_schemas.event.row_cursor cimport RowCursor
 
-cdef bint _compiled
 cdef int _ROW, _NOW, _WRITE_MS, _WRITE_US, _WRITE_NS, _SEGMENT, _POSITION, _NODE, _OPERATION, _CHANGED, _EXACT, _FIELDS
 cdef int _TTL
-cdef bytes _NULL, _NO_FIELD
+cdef bytes _NULL
 cdef Py_ssize_t _MAX_COLUMNS, _MAX_CACHED
-cdef long long _NO_DELETION, _MAX_WRITE_TIME, _MICROSECONDS
-cdef int _WRITTEN, _REPLACED
-cdef bytearray _SCRATCH
+cdef long long _MAX_WRITE_TIME, _MICROSECONDS
 
 @cython.final
 cdef class ColumnSlot:
@@ -19,14 +17,6 @@ cdef class ColumnSlot:
     cdef public bytes absent, head, tail, expiry_head, expiry_tail
     cdef public bint shows_expiry
     cdef public object exact
-
-@cython.final
-cdef class ChangedColumn:
-    cdef public Py_ssize_t width, index
-    cdef public bint is_many, is_set
-    cdef public int parts, fields
-    cdef public object type
-    cdef public long long ttl, expires
 
 @cython.final
 cdef class DirectRecords:
@@ -46,7 +36,8 @@ cdef class DirectRecords:
         size=cython.longlong, offset=Py_ssize_t, segment=cython.longlong, position=cython.longlong, end=Py_ssize_t,
         header=bytes, header_columns=tuple, values=list, expiries=list, is_row=cython.longlong, written=cython.ulonglong,
         replaced=cython.ulonglong, ttl=cython.longlong, expires=cython.longlong, name=tuple, names=tuple,
-        writer=ValueWriter, record_key=bytes, removed=list, columns=list, operation=bytes, sized_row=bytes, i=Py_ssize_t, step=int, _=cython.longlong,
+        writer=ValueWriter, record_key=bytes, removed=list, columns=list, operation=bytes,
+        sized_row=bytes, i=Py_ssize_t, step=int, _=cython.longlong,
         row=(cython.longlong, cython.ulonglong, cython.ulonglong, cython.longlong, cython.longlong),
     )
     cdef object _encode_change(
@@ -63,24 +54,3 @@ cdef class DirectRecords:
 
     @cython.locals(file=bytes)
     cdef bytes _segment(self, long long segment)
-
-@cython.locals(
-    low=cython.longlong, low_deletion=cython.longlong, low_ttl=cython.longlong, size=cython.longlong,
-    count=Py_ssize_t, written=cython.ulonglong, replaced=cython.ulonglong, bit=cython.ulonglong, i=Py_ssize_t,
-    column=ChangedColumn, parts=int, value=bytes, ttl=cython.longlong, expires=cython.longlong,
-)
-cdef (long long, unsigned long long, unsigned long long, long long, long long) read_row(
-    RowCursor cursor, bytes data, Py_ssize_t offset, list columns, list values, list expiries, list removed,
-    bint shows_removed
-)
-
-@cython.locals(
-    count=cython.ulonglong, deleted=cython.longlong, parts=list, live=Py_ssize_t, _=cython.ulonglong, value=bytes,
-    path=bytes, is_replaced=bint, fields=list, end=Py_ssize_t, field=Py_ssize_t,
-)
-cdef int read_elements(
-    RowCursor cursor, ChangedColumn column, Py_ssize_t number, list values, list removed, bint shows_removed
-) except? -1
-
-@cython.locals(raw=cython.p_uchar)
-cdef bytes size_bytes(Py_ssize_t value)
