@@ -1,9 +1,10 @@
-"""What records of `resolver=none` cost the stage, without servers: Debezium's envelopes in Avro, in one process.
+"""What records of `resolver=none` cost the stage in each form, without servers, in one process.
 
-    python -m bench written [--changes 20000] [--rounds 5] [--profile]
+    python -m bench written [--changes 20000] [--rounds 5] [--tables wide] [--forms debezium-json] [--profile]
 
-Each table at the gate `one`, where every event is another change, and at `local_quorum` with three copies of each, as
-three nodes report them. The log takes records and forgets them.
+Each form at the gate `one`, where every event is another change: as it is, and without the way straight from cells to
+bytes, in turns. Debezium's envelope also at `local_quorum` with three copies of each change, as three nodes report
+them. The log takes records and forgets them.
 """
 
 from __future__ import annotations
@@ -52,6 +53,17 @@ TABLES = {
         "f": "boolean",
         "m": "map<text, int>",
     },
+}
+
+REGISTRY = {"value.converter.schema.registry.url": "http://127.0.0.1:1"}
+JSON = {
+    "value.converter": "org.apache.kafka.connect.json.JsonConverter",
+    "value.converter.schemas.enable": "false",
+}
+FORMS = {
+    f"{shape}-{name}": {"output.format": shape, **form}
+    for shape in ("debezium", "debezium-cassandra", "cep44")
+    for name, form in (("avro", REGISTRY), ("json", JSON))
 }
 
 
@@ -140,16 +152,15 @@ class Nothing(MemoryLog):
         pass
 
 
-def stage(table: Table, gate: str, directory: Path) -> Stage:
+def stage(table: Table, form: str, gate: str, directory: Path) -> Stage:
     properties = {
         "name": table.name,
         "keyspace": table.keyspace,
         "table": table.name,
-        "output.format": "debezium",
         "resolver": "none",
         "gate": gate,
         "tombstones.on.delete": "false",
-        "value.converter.schema.registry.url": "http://127.0.0.1:1",
+        **FORMS[form],
     }
     version.read_definition = lambda session, settings, schema_state=None, request=None: (
         None if schema_state else (1, table)
@@ -165,24 +176,40 @@ def main() -> None:
     parser.add_argument("--changes", type=int, default=20_000)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--tables", nargs="*", default=list(TABLES))
+    parser.add_argument("--forms", nargs="*", default=list(FORMS))
     parser.add_argument("--profile", action="store_true", help="show where the time goes")
     options = parser.parse_args()
-    print(f"load {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores; best of {options.rounds}")
+    print(
+        f"load {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores; CPU s per million changes, best of {options.rounds}"
+    )
     for name in options.tables:
-        for gate, copies in (("one", 1), ("local_quorum", 3)):
-            table = table_of(name)
-            batches = events(table, options.changes, copies)
-            best = min(measure(table, gate, batches, options.profile) for _ in range(options.rounds))
-            each = best / options.changes * 1e6
-            print(f"{name}, gate={gate}, {copies} copies: {1e6 / each:.0f} changes per CPU s, {each:.1f} µs each")
+        table = table_of(name)
+        batches = events(table, options.changes, 1)
+        for form in options.forms:
+            direct, general = [], []
+            for _ in range(options.rounds):
+                direct.append(measure(table, form, "one", batches, True, options.profile))
+                if not options.profile:
+                    general.append(measure(table, form, "one", batches, False))
+            each = [f"{min(spent) / options.changes * 1e6:5.1f}" for spent in (direct, general) if spent]
+            print(f"{name:8} {form:24} straight {each[0]}" + "".join(f", the long way {long}" for long in each[1:]))
+        if "debezium-avro" in options.forms and not options.profile:
+            copies = events(table, options.changes, 3)
+            spent = min(measure(table, "debezium-avro", "local_quorum", copies) for _ in range(options.rounds))
+            each_change = spent / options.changes * 1e6
+            print(f"{name:8} debezium-avro, gate=local_quorum, 3 copies {each_change:5.1f}")
 
 
-def measure(table: Table, gate: str, changes: list[Event], is_profiled: bool = False) -> float:
+def measure(
+    table: Table, form: str, gate: str, changes: list[Event], is_direct: bool = True, is_profiled: bool = False
+) -> float:
     """CPU seconds of a stage that takes all events, and of a search of its garbage after each batch, as Spark does."""
     with tempfile.TemporaryDirectory() as directory:
-        made = stage(table, gate, Path(directory))
+        made = stage(table, form, gate, Path(directory))
         made.run([], (), True)
-        freeze((table.name, gate))
+        if not is_direct:
+            made._versions.current.shape._direct = None  # type: ignore[attr-defined]
+        freeze((table.name, form, gate))
         gc.collect()
         profile = cProfile.Profile()
         start, records = time.process_time(), 0

@@ -72,7 +72,7 @@ def test_the_steps_of_a_build(part: str, tmp_path: Path) -> None:
     assert not (target / "bin" / "helenus-stack").exists()
     module = {
         "agent": "helenus_agent/commitlog/decoder",
-        "connector": "helenus_connector/shape/debezium/_direct_envelope",
+        "connector": "helenus_connector/shape/envelope/direct_records",
     }[part]
     assert list(target.glob(f"lib/python3*/site-packages/{module}*.so")), f"{module} is not compiled"
     files = {"agent": ["agent.properties"], "connector": ["worker.properties", "connectors/shop-orders.properties"]}

@@ -50,7 +50,7 @@ def project(docker: Engine, request: pytest.FixtureRequest) -> Iterator[Project]
 def test_a_compose_file(project: Project) -> None:
     print(f"\nimages in MB, with the stand-in base: {project.images()}")
     project.follows("first")
-    compiled = "import helenus_connector.shape.debezium._direct_envelope as d; print(d.__file__)"
+    compiled = "import helenus_connector.shape.envelope.direct_records as d; print(d.__file__)"
     assert project.execute("connector", "python", "-c", compiled).endswith(".so")
     assert project.execute("agent", "id", "-u") == "999"
     assert project.ready("agent")[0] == 200

@@ -63,7 +63,7 @@ class WithSchemas:
         return map(self._with_schemas, self._shape.records(resolved))
 
     def rows(self, resolved: Sequence[ResolvedKey]) -> Sequence[Record | None]:
-        return [None] * len(resolved)
+        return [None if record is None else self._add_schemas(record) for record in self._shape.rows(resolved)]
 
     def smaller(self, image: Image) -> Iterator[tuple[Image, tuple[str, bytes]]]:
         return self._shape.smaller(image)

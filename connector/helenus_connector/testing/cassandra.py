@@ -32,6 +32,7 @@ class Host:
     is_up: bool = True
     rack: str = "rack"
     tokens: Sequence[int] = ()
+    release_version: str | None = None
 
 
 class MemorySession:

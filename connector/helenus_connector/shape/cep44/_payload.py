@@ -10,6 +10,15 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from helenus_connector.shape.envelope.direct_records import ColumnSlot
+from helenus_connector.shape.envelope.value_writer import (
+    MILLISECONDS,
+    ValuePart,
+    array_part,
+    entries_part,
+    record_part,
+    scalar_part,
+)
 from helenus_schemas.codec import to_avro
 from helenus_schemas.codec.avro_long import long_bytes, sized_bytes
 from helenus_schemas.cql.table import Column, Table
@@ -78,6 +87,27 @@ def encoder(columns: Sequence[Column]) -> Callable[[Sequence[bytes | None]], byt
         return b"".join([_NULL if v is None else item(v) for item, v in zip(items, values, strict=True)])
 
     return encode
+
+
+def payload_slots(columns: Sequence[Column]) -> list[ColumnSlot]:
+    """Return the slots of columns in a payload, of which each is all that `column_encoder` makes."""
+    parts = (_payload_part(c.type, c.kind in ("partition_key", "clustering")) for c in columns)
+    return [ColumnSlot(part, _NULL, b"") for part in parts]
+
+
+def _payload_part(t: CqlType, key: bool, is_optional: bool = True) -> ValuePart:
+    encode: Encode = _optional_encoder(t, key) if is_optional else _encoder(t, key)
+    if not t.shown_as:
+        if t.name == "timestamp":
+            return ValuePart(MILLISECONDS, encode, 8, is_optional)
+        if t.name in ("list", "set"):
+            return array_part(_payload_part(t.args[0], key, False), encode, is_optional)
+        if t.name == "map":
+            name, value = (_payload_part(a, key, False) for a in t.args)
+            return entries_part(name, value, encode, False, is_optional)
+        if t.name in ("udt", "tuple"):
+            return record_part([_payload_part(a, key) for a in t.args], (), encode, is_optional)
+    return scalar_part(t, False, encode, is_optional, key)
 
 
 def _column_schema(column: Column, namespace: str) -> dict[str, Any]:

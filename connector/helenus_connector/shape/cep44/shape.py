@@ -18,12 +18,14 @@ from helenus_connector.interfaces.image import Image
 from helenus_connector.interfaces.resolved_key import ResolvedKey
 from helenus_connector.interfaces.shape import Record, ShapedRecord
 from helenus_connector.shape.cep44._form import AvroRows, JsonRows, PayloadRows
+from helenus_connector.shape.cep44._layout import avro_layout, json_layout
 from helenus_connector.shape.cep44._pack import EnvelopeHead, avro_pack, json_pack, schema_uuid
 from helenus_connector.shape.cep44._ranges import ranges
 from helenus_connector.shape.cep44.schema import envelope_schema
 from helenus_connector.shape.encoding.forms import register_frame, register_key_schemas
 from helenus_connector.shape.encoding.registry import SchemaIds
 from helenus_connector.shape.envelope.change_source import ChangeSource, record_time
+from helenus_connector.shape.envelope.direct_records import DirectRecords
 from helenus_connector.shape.envelope.envelope_shape import EnvelopeShape
 from helenus_connector.shape.envelope.parsed_cells import ParsedCells, ParsedChange
 from helenus_connector.shape.row.row import row_schemas
@@ -44,9 +46,9 @@ class Cep44(EnvelopeShape):
         key, value = row_schemas(table, settings)
         self._form: AvroRows | JsonRows
         if settings.is_avro:
-            self._pack = avro_pack(
-                register_frame(registry, f"{topic}-value", envelope_schema(table, settings)), table, settings
-            )
+            frame = register_frame(registry, f"{topic}-value", envelope_schema(table, settings))
+            self._pack = avro_pack(frame, table, settings)
+            layout = avro_layout(table, settings, frame)
             keys = (b"", None, None) if settings.key_compat == "cep44" else None
             self._form = AvroRows(
                 table, settings, *(keys or register_key_schemas(table, settings, registry, topic, key, value))
@@ -54,10 +56,13 @@ class Cep44(EnvelopeShape):
         else:
             self._pack = json_pack(table)
             self._form = JsonRows(table, settings)
+            layout = json_layout(table, has_keys=settings.key_compat == "exact")
         rows = PayloadRows(table, settings, registry, topic, self._form)
         super().__init__(table, rows, settings.tombstones_on_delete and settings.key_compat != "cep44")
         named = {"keyspace": table.keyspace, "table": table.name, "schemaUuid": schema_uuid(table)}
-        self._named = [(name, text.encode()) for name, text in named.items()]
+        self._headers = [(name, text.encode()) for name, text in named.items()]
+        if table.values:
+            self._direct = DirectRecords(table, layout)
         self._partition, self._key, self._all, self._statics = (
             tuple(c.name for c in columns)
             for columns in (
@@ -134,7 +139,7 @@ class Cep44(EnvelopeShape):
                 left_out |= {name for name, before, now in pairs if before is not None and now is None}
             truncated = tuple(name for name in self._names if name in left_out) if left_out else ()
             value = self._pack(head, payload(record), truncated)
-            return record._replace(value=value, headers=[*record.headers, *self._named])
+            return record._replace(value=value, headers=[*record.headers, *self._headers])
 
         def content(record: Record) -> bytes:
             return payload(record) if head.has_row else head.kind.encode()

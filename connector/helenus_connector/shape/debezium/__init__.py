@@ -2,7 +2,3 @@
 
 Others use `envelope`, `cassandra` (the records of Debezium's connector for Cassandra) and `cassandra_schemas`.
 """
-
-from helenus_schemas.pure import use_plain
-
-use_plain("helenus_connector.shape.debezium._direct_envelope", __file__)

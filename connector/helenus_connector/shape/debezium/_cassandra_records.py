@@ -7,6 +7,7 @@ from uuid import uuid4
 
 from helenus_connector.config.connector import ConnectorSettings
 from helenus_connector.interfaces.image import Bounds
+from helenus_connector.shape.debezium._cassandra_layout import is_inexact, record_layout, segment_file, to_bytes
 from helenus_connector.shape.debezium._cassandra_range import range_end
 from helenus_connector.shape.debezium._cassandra_values import DebeziumForm, Piece, exact_text
 from helenus_connector.shape.debezium.cassandra_schemas import (
@@ -26,7 +27,6 @@ from helenus_connector.shape.row.row import Encode
 from helenus_schemas import __version__
 from helenus_schemas.codec.key import Key, KeyCodec
 from helenus_schemas.cql.table import Table
-from helenus_schemas.cql.types import CqlType
 
 
 class DebeziumRecords:
@@ -59,13 +59,14 @@ class DebeziumRecords:
         self._envelope, self._written = form.struct(ENVELOPE), form.struct(WRITTEN)
         constants = {"version": __version__, "connector": "cassandra", "name": prefix(settings), "db": "NULL"}
         constants |= {"cluster": cluster or "", "keyspace": table.keyspace, "table": table.name}
+        self.layout = record_layout(form, table, settings, frames, constants, true)
         source_pieces: list[Piece] = [form.text(constants[name]) if name in constants else None for name in SOURCE]
         source_pieces[SOURCE.index("sequence")] = form.null
         self._source = _fill_constants(form, form.struct(SOURCE), source_pieces)
-        self._inexact = {c.name: c.type for c in table.values if _is_inexact(c.type)}
+        self._inexact = {c.name: c.type for c in table.values if is_inexact(c.type)}
 
     def key(self, key: bytes, values: Key = ()) -> bytes:
-        return self._frames[0] + self._to_bytes(self._key_piece(values or self._codec.decode(key)))
+        return self._frames[0] + to_bytes(self._key_piece(values or self._codec.decode(key)))
 
     def value(self, key: bytes, values: Sequence[bytes | None]) -> bytes:
         """Return `after` of a row that was read: its cells are set, or those of the static columns of a partition."""
@@ -75,10 +76,10 @@ class DebeziumRecords:
             self._cell(encode(value)) if of_partition is is_static else self._form.null
             for (_, encode, of_partition), value in zip(self._columns, values, strict=False)
         ]
-        return self._to_bytes(self._row(keys, cells))
+        return to_bytes(self._row(keys, cells))
 
     def truncation(self) -> bytes:
-        return self._frames[0] + self._to_bytes(self._key_piece((None,) * len(self._keys)))
+        return self._frames[0] + to_bytes(self._key_piece((None,) * len(self._keys)))
 
     def cells_encoder(self, keys: Key, columns: Mapping[str, bytes | None], expiries: Mapping[str, int]) -> Encode:
         """Return a function that makes `after` of a key, the columns that a change writes, and when they expire, µs
@@ -95,7 +96,7 @@ class DebeziumRecords:
                     cells.append(null)
                 else:
                     cells.append(self._cell(encoder(value), expiries.get(name)))
-            return self._to_bytes(self._row(keys, cells))
+            return to_bytes(self._row(keys, cells))
 
         return encode
 
@@ -103,11 +104,11 @@ class DebeziumRecords:
         """Return `after` of a row, a partition, a range (`r`) or a whole table (`t`); `deleted_at` in µs."""
         form = self._form
         if op == "t":
-            return self._to_bytes(self._row((None,) * len(self._keys), [form.null] * len(self._columns)))
+            return to_bytes(self._row((None,) * len(self._keys), [form.null] * len(self._columns)))
         keys = values or self._codec.decode(key)
         if op == "d":
             deleted = self._cell(form.null, deleted_at)
-            return self._to_bytes(self._row(keys, [deleted] * len(self._columns), deleted))
+            return to_bytes(self._row(keys, [deleted] * len(self._columns), deleted))
         start, end = bounds or (None, None)
         ends = [
             self._range_end(
@@ -119,7 +120,7 @@ class DebeziumRecords:
             for method, bound_values in (range_end(self._table, start, "START"), range_end(self._table, end, "END"))
         ]
         row = self._row(keys, [form.null] * len(self._columns), None, [form.present + part for part in ends])
-        return self._to_bytes(row)
+        return to_bytes(row)
 
     def envelope(
         self,
@@ -131,7 +132,7 @@ class DebeziumRecords:
     ) -> bytes:
         form, write_time = self._form, source.write_time
         present, null, number, text = form.present, form.null, form.number, form.text
-        file = "" if source.segment is None else f"CommitLog-7-{source.segment}.log"
+        file = "" if source.segment is None else segment_file(source.segment)
         source_piece = self._source(
             (
                 number(write_time // 1000),
@@ -145,9 +146,7 @@ class DebeziumRecords:
         )
         written = null if changed is None else present + self._written_piece(changed, columns or {})
         row = after if isinstance(null, bytes) else after.decode()
-        return self._frames[1] + self._to_bytes(
-            self._envelope([number(now_ms()), text(op), source_piece, row, written])
-        )
+        return self._frames[1] + to_bytes(self._envelope([number(now_ms()), text(op), source_piece, row, written]))
 
     def _written_piece(self, changed: ParsedCells, columns: Mapping[str, bytes | None]) -> Piece:
         form = self._form
@@ -183,9 +182,6 @@ class DebeziumRecords:
             return present + self._permanent_cell((value,))
         return present + self._expiring_cell((value, present + self._form.number(expires_at)))
 
-    def _to_bytes(self, piece: Piece) -> bytes:
-        return piece if isinstance(piece, bytes) else piece.encode()
-
 
 def _fill_constants(
     form: DebeziumForm, struct: Callable[[Sequence[Piece]], Piece], values: Sequence[Piece]
@@ -204,7 +200,3 @@ def _fill_constants(
         return filled
 
     return fill
-
-
-def _is_inexact(t: CqlType) -> bool:
-    return t.name == "duration" or t.shown_as in ("double", "long")

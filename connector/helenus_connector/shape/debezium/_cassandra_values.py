@@ -66,7 +66,7 @@ class DebeziumForm:
         on bytes that are not a value. A varint of more than 64 bits that is shown as a long is null, but not in a
         `key`; so is a duration of more ns than a long has.
         """
-        encode, null, present = self._encoder(t, key), self.null, self.present
+        encode, null, present = self.required(t, key), self.null, self.present
         may_be_empty = t.name in EMPTY_IS_A_VALUE
         if t.shown_as == "long" and not key:
 
@@ -88,7 +88,8 @@ class DebeziumForm:
 
         return encode_optional
 
-    def _encoder(self, t: CqlType, key: bool) -> Callable[[bytes], Piece]:
+    def required(self, t: CqlType, key: bool = False) -> Callable[[bytes], Piece]:
+        """Return a function as `optional`, to a value that is not null."""
         if t.shown_as:
             return self.scalar(t, key)
         if t.name == "inet":
@@ -117,7 +118,7 @@ class DebeziumForm:
 
     def _map(self, t: CqlType, key: bool) -> Callable[[bytes], Piece]:
         has_texts, value = is_text(t.args[0]), self.optional(t.args[1], key)
-        name = self._encoder(t.args[0], key) if has_texts else self.optional(t.args[0], key)
+        name = self.required(t.args[0], key) if has_texts else self.optional(t.args[0], key)
 
         def encode(data: bytes) -> Piece:
             parts = _parts(data, 2)

@@ -23,6 +23,7 @@ from helenus_connector.shape.debezium.cassandra_schemas import cassandra_schemas
 from helenus_connector.shape.encoding.forms import register_frame, register_key_schemas
 from helenus_connector.shape.encoding.registry import SchemaIds
 from helenus_connector.shape.envelope.change_source import ChangeSource
+from helenus_connector.shape.envelope.direct_records import DirectRecords
 from helenus_connector.shape.envelope.envelope_shape import EnvelopeShape
 from helenus_connector.shape.envelope.parsed_cells import ParsedChange
 from helenus_connector.shape.row.row import RowShape
@@ -61,6 +62,8 @@ class DebeziumCassandra(EnvelopeShape):
             self._values = DebeziumRecords(JSON, table, settings, cluster, (b"", b""), "true")
         rows = RowShape(table, settings, registry, topic, self._values)
         super().__init__(table, rows, settings.tombstones_on_delete)
+        if table.values:
+            self._direct = DirectRecords(table, self._values.layout)
 
     def _written_records(
         self, resolved: ResolvedKey, cells: Cells, change: ParsedChange, source: ChangeSource

@@ -10,7 +10,7 @@ was `written`, those that it writes. `docs/envelope.md` has the whole of it.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
@@ -18,11 +18,12 @@ from helenus_connector.config.connector import ConnectorSettings
 from helenus_connector.interfaces.image import Image
 from helenus_connector.interfaces.resolved_key import ResolvedKey
 from helenus_connector.interfaces.shape import Record, ShapedRecord
-from helenus_connector.shape.debezium._direct_envelope import DirectEnvelopes, has_event_key_bytes
+from helenus_connector.shape.debezium._envelope_layout import avro_layout, json_layout
 from helenus_connector.shape.encoding.forms import Avro, Form, Json, register_frame, register_key_schemas
 from helenus_connector.shape.encoding.registry import SchemaIds
 from helenus_connector.shape.envelope.avro_bytes import WRITTEN_FIELDS, op_bytes, optional_text, text_bytes
 from helenus_connector.shape.envelope.change_source import ChangeSource, nanoseconds, now_ms
+from helenus_connector.shape.envelope.direct_records import DirectRecords
 from helenus_connector.shape.envelope.envelope_shape import EnvelopeShape
 from helenus_connector.shape.envelope.parsed_cells import BAD_BYTES, ParsedCells, ParsedChange
 from helenus_connector.shape.row.row import RowShape, row_schemas
@@ -32,15 +33,12 @@ from helenus_schemas.codec import to_avro
 from helenus_schemas.codec.avro_long import long_bytes
 from helenus_schemas.codec.key import KeyCodec
 from helenus_schemas.cql.table import Table
-from helenus_schemas.cql.values import Malformed
 from helenus_schemas.errors import HelenusError, Kind
 from helenus_schemas.event.cells import Cells
 from helenus_schemas.event.change import Scope
 from helenus_schemas.names import avro_name
 
-_new = tuple.__new__
-_UNTIMED = Image((), None)[2:]
-_TABLE, _ROW, _STATIC = Scope.TABLE, Scope.ROW, Scope.STATIC  # an enum's members are slow to look up
+_TABLE = Scope.TABLE  # an enum's members are slow to look up
 _READ = "r"
 """The operation of a row that was read, of which it is not known what it was before. Readers that make changes of
 records, such as Flink, take it for the row, as of a snapshot. They refuse a `u` without `before`."""
@@ -65,71 +63,23 @@ class Envelope(EnvelopeShape):
         topic = topic or settings.data
         key, value = row_schemas(table, settings)
         form: Form
-        self._direct: DirectEnvelopes | None = None
         if settings.is_avro:
             keys = register_key_schemas(table, settings, registry, topic, key, value)
             value_frame = register_frame(registry, f"{topic}-value", envelope_schema(table))
             self._pack = _avro_pack(value_frame, table, settings, cluster)
-            form = self._keys = _Rows(table, settings, *keys)
-            if table.values:
-                constants, constants_after_snapshot = _constant_fields(table, settings, cluster)
-                self._direct = DirectEnvelopes(
-                    table, value_frame + b"\0\2", constants, constants_after_snapshot, op_bytes
-                )
+            form = _Rows(table, settings, *keys)
+            layout = avro_layout(table, value_frame, *_constant_fields(table, settings, cluster))
         else:
             self._pack = _json_pack(table, settings, cluster)
             form = Json(table, settings, has_key_columns=True, has_truncations=registry is not None)
+            constants = _json_constants(table, settings, cluster)
+            layout = json_layout(table, *constants, has_keys=settings.key_compat == "exact")
         super().__init__(table, RowShape(table, settings, registry, topic, form), settings.tombstones_on_delete)
+        if table.values:
+            self._direct = DirectRecords(table, layout)
         self._form, self._codec, self._nulls = form, KeyCodec(table), (None,) * len(table.values)
         self._regulars = tuple(c.name for c in table.regulars)
         self._unfrozen = tuple(c.name for c in table.regulars if c.type.multicell)
-
-    def records(self, resolved: ResolvedKey) -> Iterable[ShapedRecord | None]:
-        if self._direct is not None and (direct := self._direct_record(self._direct, resolved)) is not None:
-            return (direct,)
-        return super().records(resolved)
-
-    def rows(self, resolved: Sequence[ResolvedKey]) -> Sequence[Record | None]:
-        if self._direct is None:
-            return super().rows(resolved)
-        records: list[Record | None] = []
-        for key in resolved:
-            try:
-                direct = None if key.failure else self._direct_record(self._direct, key)
-            except Malformed:  # `records` says so
-                direct = None
-            records.append(None if direct is None else direct.record)
-        return records
-
-    def _direct_record(self, direct: DirectEnvelopes, resolved: ResolvedKey) -> ShapedRecord | None:
-        """Return the record that `_direct` makes of a change, the same as `_change_records` does; None if it can't."""
-        event, cells, write_time = resolved.event, resolved.cells, resolved.write_time
-        if cells is None or event is None or write_time is None or resolved.scope not in (_ROW, _STATIC):
-            return None
-        try:
-            parts = self._keys.parts(resolved.key, resolved.values)
-        except BAD_BYTES:
-            return None
-        encoded = (
-            None if parts is None else direct.encode_change(event.value or b"", cells, parts[1], write_time, now_ms())
-        )
-        if parts is None or encoded is None:
-            if (written := resolved.written) is not None:
-                direct.learn_columns(cells, written.columns)
-            return None
-        value, values, is_row = encoded
-        op = b"c" if is_row else b"u"
-        headers = self._rows.headers(resolved.key, write_time, event.value, resolved.expires, op)
-        # By its own constructor a named tuple takes three times as long.
-        record = _new(Record, (parts[0], value, headers))
-        image = _new(Image, (values, write_time, *_UNTIMED))
-        rebuild = partial(self._rebuild_record, resolved)
-        return _new(ShapedRecord, (record, None, resolved.key, image, rebuild, None, None))
-
-    def _rebuild_record(self, resolved: ResolvedKey, image: Image | None) -> Record:
-        """Return the record of another image of a row whose record `_direct` made."""
-        assert resolved.written is not None
-        return next(self._change_records(resolved, resolved.written)).make(image)
 
     def _written_records(
         self, resolved: ResolvedKey, cells: Cells, change: ParsedChange, source: ChangeSource
@@ -247,13 +197,6 @@ class _Rows(Avro):
         self._encode_key = to_avro.optionals([c.type for c in table.primary_key], key=True)
         self._encode_values = to_avro.optionals([c.type for c in table.values])
         self._only_key = not table.values
-        self._has_event_key_bytes = has_event_key_bytes(table)
-
-    def parts(self, key: bytes, values: Sequence[bytes | None]) -> tuple[bytes, bytes] | None:
-        """Return the key of a record, and the key's columns of its row; None if a value of these has no bytes."""
-        if b"" in values:
-            return None
-        return self.key(key), b"\2" + key if self._has_event_key_bytes else self._encode_key(values)
 
     def value(self, key: bytes, values: Sequence[bytes | None]) -> bytes:
         if self._only_key:
@@ -263,9 +206,7 @@ class _Rows(Avro):
 
 def _json_pack(table: Table, settings: ConnectorSettings, cluster: str | None) -> Pack:
     text = partial(json.dumps, ensure_ascii=False, separators=(",", ":"))
-    constants = text({"version": __version__, "connector": "cassandra", "name": settings.name})[:-1]
-    table_names = {"cluster": cluster, "keyspace": table.keyspace, "table": table.name}
-    constants_after_snapshot = text({"db": table.keyspace, **table_names})[1:-1]
+    constants, constants_after_snapshot = _json_constants(table, settings, cluster)
 
     def pack(
         before: bytes | None, after: bytes | None, op: str, source: ChangeSource, changed: ParsedCells | None
@@ -282,6 +223,14 @@ def _json_pack(table: Table, settings: ConnectorSettings, cluster: str | None) -
         ).encode()
 
     return pack
+
+
+def _json_constants(table: Table, settings: ConnectorSettings, cluster: str | None) -> tuple[str, str]:
+    """Return the same as `_constant_fields` in JSON."""
+    text = partial(json.dumps, ensure_ascii=False, separators=(",", ":"))
+    constants = text({"version": __version__, "connector": "cassandra", "name": settings.name})[:-1]
+    table_names = {"cluster": cluster, "keyspace": table.keyspace, "table": table.name}
+    return constants, text({"db": table.keyspace, **table_names})[1:-1]
 
 
 def _constant_fields(table: Table, settings: ConnectorSettings, cluster: str | None) -> tuple[bytes, bytes]:

@@ -13,17 +13,22 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 
 from helenus_connector.interfaces.image import Image
 from helenus_connector.interfaces.resolved_key import ResolvedKey
 from helenus_connector.interfaces.shape import Record, ShapedRecord
-from helenus_connector.shape.envelope.change_source import ChangeSource, change_source, row_source
+from helenus_connector.shape.envelope.change_source import ChangeSource, change_source, now_ms, row_source
+from helenus_connector.shape.envelope.direct_records import DirectRecords
 from helenus_connector.shape.envelope.parsed_cells import BAD_BYTES, ParsedChange, parse_cells, unreadable_record
 from helenus_connector.shape.row.row import RowShape
 from helenus_schemas.cql.table import Table
+from helenus_schemas.cql.values import Malformed
 from helenus_schemas.event.cells import Cells
 from helenus_schemas.event.change import Scope
 
+_new = tuple.__new__
+_UNTIMED = Image((), None)[2:]
 _TABLE, _ROW, _STATIC = Scope.TABLE, Scope.ROW, Scope.STATIC  # an enum's members are slow to look up
 
 
@@ -39,6 +44,10 @@ class EnvelopeShape(ABC):
     """As in `parse_cells`."""
     _unreadable = "a change"
     """What cannot be published if an envelope cannot be encoded, for the error's message."""
+    _direct: DirectRecords | None = None
+    """What makes the records of the most frequent changes, if a subclass has set it."""
+    _headers: Sequence[tuple[str, bytes]] = ()
+    """What such a record has beside the headers of its row."""
 
     def __init__(self, table: Table, rows: RowShape, tombstones: bool) -> None:
         self._table, self._rows, self._tombstones = table, rows, tombstones
@@ -46,6 +55,11 @@ class EnvelopeShape(ABC):
         self._published = frozenset(self._names)
 
     def records(self, resolved: ResolvedKey) -> Iterable[ShapedRecord | None]:
+        direct = self._direct
+        if direct is not None and (record := self._direct_record(direct, resolved, now_ms())) is not None:
+            image = _new(Image, (direct.row_values(), resolved.write_time, *_UNTIMED))
+            rebuild = partial(self._rebuild_record, resolved)
+            return (_new(ShapedRecord, (record, None, resolved.key, image, rebuild, None, None)),)
         if (written := resolved.written) is not None:
             return self._change_records(resolved, written)
         if resolved.read_rows is not None:
@@ -53,7 +67,17 @@ class EnvelopeShape(ABC):
         return self._read_records(resolved, self._source(resolved))
 
     def rows(self, resolved: Sequence[ResolvedKey]) -> Sequence[Record | None]:
-        return [None] * len(resolved)  # no faster way for many at once: `records` makes each
+        direct = self._direct
+        if direct is None:
+            return [None] * len(resolved)
+        now = now_ms()
+        records: list[Record | None] = []
+        for key in resolved:
+            try:
+                records.append(self._direct_record(direct, key, now))
+            except Malformed:  # `records` says so
+                records.append(None)
+        return records
 
     def smaller(self, image: Image) -> Iterator[tuple[Image, tuple[str, bytes]]]:
         return self._rows.smaller(image)
@@ -81,6 +105,30 @@ class EnvelopeShape(ABC):
         """Return the records of a row, or of static columns, that a read found after a deletion. The write time of
         `source` is its own.
         """
+
+    def _direct_record(self, direct: DirectRecords, resolved: ResolvedKey, now: int) -> Record | None:
+        """Return the record that `direct` makes of a change, the same as `_change_records` does; None if it can't."""
+        event, cells, write_time, scope = resolved.event, resolved.cells, resolved.write_time, resolved.scope
+        if cells is None or event is None or write_time is None or resolved.failure is not None:
+            return None
+        if scope is not _ROW and scope is not _STATIC:
+            return None
+        value = event.value or b""
+        encoded = direct.encode_change(value, cells, resolved.values, write_time, now, scope is _STATIC)
+        if encoded is None:
+            if (written := resolved.written) is not None:
+                direct.learn_columns(cells, written.columns)
+            return None
+        key, data, is_row = encoded
+        headers = self._rows.headers(resolved.key, write_time, value, resolved.expires, b"c" if is_row else b"u")
+        headers += self._headers
+        # By its own constructor a named tuple takes three times as long.
+        return _new(Record, (key or self._rows.key(resolved.key), data, headers))
+
+    def _rebuild_record(self, resolved: ResolvedKey, image: Image | None) -> Record:
+        """Return the record of another image of a row whose record `_direct` made."""
+        assert resolved.written is not None
+        return next(self._change_records(resolved, resolved.written)).make(image)
 
     def _source(self, resolved: ResolvedKey) -> ChangeSource:
         return change_source(resolved)

@@ -89,7 +89,7 @@ def _parse_elements(
         value: bytes | None = _elements(t, written if t.name == "set" else cells)
     else:
         value = _partial_value(t, written)
-    return value, tuple([_removed_path(t, cell.path or b"") for cell in cells if cell.value is None])
+    return value, tuple([removed_path(t, cell.path or b"") for cell in cells if cell.value is None])
 
 
 def unreadable_record(key: bytes, table: Table, error: Exception, subject: str = "a change") -> ShapedRecord:
@@ -121,7 +121,8 @@ def _cell_parts(t: CqlType, cell: Cell) -> tuple[bytes | None, ...]:
     return (cell.path,) if t.name == "set" else (cell.value,)
 
 
-def _removed_path(t: CqlType, path: bytes) -> str:
+def removed_path(t: CqlType, path: bytes) -> str:
+    """Return what is removed of a column of many cells, by the path of its cell. Raises BAD_BYTES."""
     if t.name == "udt":
         return t.fields[_field_number(t, path)]
     return str(UUID(bytes=path)) if t.name == "list" else map_key(t.args[0])(path)

@@ -214,6 +214,10 @@ class RowShape:
         values = tuple(None if c.name in left_out else v for c, v in column_values)
         return Image(values, image.write_time), [c.name for c in columns if c.name in left_out]
 
+    def key(self, key: bytes) -> bytes:
+        """Return a record's key, from the event's. Raises as `row`."""
+        return self._form.key(key)
+
     def headers(
         self, key: bytes, write_time: int | None, event: bytes | None, expires: int | None, op: bytes | None
     ) -> list[tuple[str, bytes]]:
