@@ -82,6 +82,17 @@ class SegmentQueue:
         self._ready: deque[Segment] = deque()
 
     @property
+    def mode(self) -> ReadMode:
+        """Return how far live segments are read."""
+        return self._mode
+
+    @mode.setter
+    def mode(self, mode: ReadMode) -> None:
+        self._mode = mode
+        for segment in (*self._segments.values(), *self.finished):
+            segment.mode = mode
+
+    @property
     def segments(self) -> list[Segment]:
         """Return all that are not finished, the oldest first."""
         return list(self._segments.values())
