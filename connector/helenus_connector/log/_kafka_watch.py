@@ -37,7 +37,7 @@ _SETTINGS = {
     "fetch.queue.backoff.ms": "20",
 }
 _MAX_RECORDS = 10_000
-_BUSY_S, _BUSY_RECORDS = 0.2, 10
+_BUSY_S, _BUSY_RECORDS = 0.005, 10
 
 
 class TopicWatch:
