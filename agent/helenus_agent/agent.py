@@ -26,11 +26,13 @@ from tenacity.nap import sleep_using_event
 
 from helenus_agent import metrics
 from helenus_agent.commitlog.decoder import DecodedBatch, decode
-from helenus_agent.commitlog.segment import Segment, last_entry
+from helenus_agent.commitlog.entries import last_entry
+from helenus_agent.commitlog.segment import Segment
 from helenus_agent.commitlog.segment_header import Corrupt
 from helenus_agent.config import CDC_OFF, AgentSettings
 from helenus_agent.delivery.outbox import Outbox
 from helenus_agent.followed_tables import FollowedTables
+from helenus_agent.look_pauses import LookPauses
 from helenus_agent.node.cassandra import Cassandra
 from helenus_agent.node.offline import SavedNode
 from helenus_agent.positions import Positions, SegmentMark
@@ -49,10 +51,6 @@ from helenus_sinks.log import Log, TopicError
 _PIECE = 1 << 20  # bytes of log that are decoded at once
 _EVENTS = 4096  # events at which a piece ends early
 _LIST, _LIST_QUIET = 0.5, 1.0  # s between two listings of cdc_raw: each takes what some looks take
-_QUIET = 5.0  # s without anything to read, after which there are fewer looks
-_QUIET_PAUSE = 0.04  # s between two of these, at least: 25 a second take 0.1 % of a core
-_SHORTEST_PAUSE = 0.002  # s between two looks after a change, so one is seen after 1 ms on average; 1 % of a core
-_PAUSES = 100  # a look follows after this part of the time since the last change, which waits for 1 % of that at most
 _COMMIT = 0.25  # s between two commits of events
 _COMMIT_QUIET = 10.0  # s between two that only save how far a log without events is read
 _FLUSH = 10.0  # s without an acknowledgement after which what was appended is appended again
@@ -96,7 +94,7 @@ class Agent:
         self._listed_at = 0.0
         self._committed_at = 0.0
         self._has_progress = False
-        self._appended_at = self._changed_at = 0.0
+        self._pauses = LookPauses(settings.poll_interval_ms / 1000)
         self._oldest: float | None = None
         self._trouble: str | None = STARTING
         self._is_draining = self.drained = False
@@ -261,29 +259,17 @@ class Agent:
         """Sleep until there may be something to do. After a while without any, a look reads only what follows the
         markers, until something does, the schema has changed, or cdc_raw is to be listed.
         """
-        longest = self._settings.poll_interval_ms / 1000
         while True:
-            now = time.monotonic()
-            is_quiet = self._is_quiet(now) and not self._outbox.waiting
-            pause = longest
-            if self._queue.mode == "eager":  # else there is nothing new for 100 ms or more
-                pause = min(max((now - self._changed_at) / _PAUSES, _SHORTEST_PAUSE), longest)
-            time.sleep(max(longest, _QUIET_PAUSE) if is_quiet else pause)  # a fraction of what stop.wait costs
-            if (
-                stop.is_set()
-                or self._must_list()
-                or self._must_commit()
-                or self._followed.must_learn
-                or self._queue.has_news()
-            ):
+            reads_ahead, may_be_long = self._queue.mode == "eager", not self._outbox.waiting
+            time.sleep(self._pauses.pause_s(time.monotonic(), reads_ahead, may_be_long))  # less CPU than stop.wait
+            if stop.is_set() or self._must_list() or self._must_commit() or self._followed.must_learn:
+                return
+            if self._queue.has_news():
                 return
 
     def _must_list(self) -> bool:
         now = time.monotonic()
-        return now - self._listed_at > (_LIST_QUIET if self._is_quiet(now) else _LIST)
-
-    def _is_quiet(self, now: float) -> bool:
-        return now - self._appended_at > _QUIET
+        return now - self._listed_at > (_LIST_QUIET if self._pauses.is_quiet(now) else _LIST)
 
     def _list_segments(self) -> None:
         """List cdc_raw, and see how full it is."""
@@ -338,18 +324,13 @@ class Agent:
     def _resend_unmarked(self, segment: Segment) -> None:
         """Append once more what was read of a segment and is no part of it: its node crashed before a marker came, and
         did not replay it. Who reads rows again then sees what Cassandra has now. Raises HelenusError.
-
-        Its events have positions after the segment, or they would be taken for those of before.
         """
-        size = segment.unmarked_bytes
+        size, start = segment.unmarked_bytes, 0
         try:
             data, base = segment.read_unmarked()
-        except FileNotFoundError:
-            data, base = b"", 0
         except OSError as error:
             raise HelenusError(Kind.CDC_DIRECTORY, f"cannot read: {error.strerror}", str(segment.path)) from None
         plans, node = self._followed.tables.plans, self._positions.host_id
-        start = 0
         while start < len(data):
             batch = decode(data[start:], base + start, False, plans, node, segment.id, segment.version, _EVENTS, True)
             self._append_batch(segment, batch)
@@ -381,9 +362,7 @@ class Agent:
             breaks_section = batch.broken and (position, problem) == batch.problems[-1]
             gaps.report_corrupt(segment, position, problem, segment.unread[0].end - position if breaks_section else 0)
         self._has_progress = True
-        self._appended_at = time.monotonic()
-        if batch.changes:
-            self._changed_at = self._appended_at
+        self._pauses.note_read(bool(batch.changes))
 
     def _commit(self, timeout: float) -> None:
         """Commit, step 7: flush, save, remove."""

@@ -17,6 +17,7 @@ from cassandra.metadata import Murmur3Token
 from prometheus_client import REGISTRY
 
 from helenus_agent import agent as module
+from helenus_agent import look_pauses
 from helenus_agent.agent import Agent
 from helenus_agent.node.cassandra import Schema
 from helenus_agent.state import StateDirectory
@@ -551,7 +552,7 @@ def test_the_agent_polls_less_often_while_nothing_is_written(bench: Bench, monke
     agent._sleep_while_idle(threading.Event())
     assert set(slept) == {0.02}  # until cdc_raw is to be listed, in 0.5 s
     slept[:] = [0.02]
-    monkeypatch.setattr(module, "_QUIET", 0.0)
+    monkeypatch.setattr(look_pauses, "_QUIET_S", 0.0)
     agent._listed_at = 0.0
     agent._sleep_while_idle(threading.Event())  # until cdc_raw is to be listed
     assert slept == [0.02, 0.04]
@@ -580,7 +581,7 @@ def test_pauses_grow_with_the_time_since_the_last_change(bench: Bench, monkeypat
     monkeypatch.setattr(module.time, "sleep", sleep)
     monkeypatch.setattr(module.time, "monotonic", lambda: now)
     for since, pause in ((0.0, 0.002), (0.1, 0.002), (0.5, 0.005), (1.4, 0.014), (3.0, 0.015), (5.1, 0.04)):
-        agent._listed_at, agent._changed_at, agent._appended_at = now, now - since, now - since
+        agent._listed_at, agent._pauses._changed_at, agent._pauses._read_at = now, now - since, now - since
         slept.clear()
         agent._sleep_while_idle(threading.Event())
         assert slept == [pytest.approx(pause)]

@@ -22,7 +22,8 @@ from structlog.testing import capture_logs
 
 from helenus_agent import agent as module
 from helenus_agent.commitlog import segment as segment_module
-from helenus_agent.commitlog.segment import Segment, last_entry
+from helenus_agent.commitlog.entries import last_entry
+from helenus_agent.commitlog.segment import Segment
 from helenus_agent.node.cassandra import Node
 from helenus_schemas.event.change import Scope
 from helenus_schemas.event.wire import decode
@@ -80,13 +81,13 @@ class Log:
 
     def end_sync(self) -> bool:
         """It writes the marker, unless an entry before its place is not wholly written."""
-        place = self.next_marker
-        if place is None or any(self.allocated[number][0] < place for number in self.missing):
+        offset = self.next_marker
+        if offset is None or any(self.allocated[number][0] < offset for number in self.missing):
             return False
         with open(self.path, "r+b") as file:
             file.seek(self.marker)
-            file.write(sync_marker(self.segment, self.marker, place))
-        self.marker, self.next_marker = place, None
+            file.write(sync_marker(self.segment, self.marker, offset))
+        self.marker, self.next_marker = offset, None
         return True
 
     @property
@@ -154,9 +155,9 @@ def test_threads_that_write_at_any_byte(tmp_path_factory: pytest.TempPathFactory
 def bench_keys(bench: Bench) -> list[int]:
     """Keys of all events that are appended, in the log's order."""
     records = [*bench.log.acknowledged, *bench.log.waiting]
-    found = [(decode(value or b""), key) for _, _, key, value, *_ in records if key is not None]
-    found.sort(key=lambda item: item[0].position or 0)
-    return [int.from_bytes(Bench.number(key), "big") for _, key in found]
+    events = [(decode(value or b""), key) for _, _, key, value, *_ in records if key is not None]
+    events.sort(key=lambda item: item[0].position or 0)
+    return [int.from_bytes(Bench.number(key), "big") for _, key in events]
 
 
 def test_an_entry_is_read_when_its_last_byte_is_there(tmp_path: Path) -> None:
@@ -194,13 +195,13 @@ def test_a_marker_is_not_taken_for_an_entry(bench: Bench) -> None:
     log.end_sync()  # the first marker: from here on it reads ahead
     log.allocate(1)
     log.finish(1)
-    place = log.end
+    next_marker = log.end
     log.begin_sync()
     log.allocate(2)
     log.finish(2)
     bench.run_agent()
     assert bench.keys == [0, 1]
-    marker = sync_marker(10, log.marker, place)
+    marker = sync_marker(10, log.marker, next_marker)
     for length in range(1, 8):
         with open(log.path, "r+b") as file:
             file.seek(log.marker)
@@ -325,10 +326,10 @@ def test_what_a_killed_node_does_not_replay_is_sent_again(bench: Bench, restarts
     bench.raw.write(5000, write_of(TABLE, 9))
     with capture_logs() as logs:
         bench.run_agent()
-    lost = 2 * len(entry(write_of(TABLE, 2)))
-    assert metric("taken_back_bytes_total") == before + lost
+    lost_bytes = 2 * len(entry(write_of(TABLE, 2)))
+    assert metric("taken_back_bytes_total") == before + lost_bytes
     (report,) = [line for line in logs if line["event"] == "segment.taken_back"]
-    assert (report["segment"], report["resent_bytes"], report["lost_bytes"]) == (10, lost, 0)
+    assert (report["segment"], report["resent_bytes"], report["lost_bytes"]) == (10, lost_bytes, 0)
     assert bench.keys == [0, 1, 2, 3, 2, 3, 9]
     # A connector takes them for news of this node: they come after all that it has reported.
     positions = [(event.segment, event.position) for event in bench.events]
@@ -397,10 +398,10 @@ def test_a_machine_that_loses_pages(tmp_path_factory: pytest.TempPathFactory, da
         bench.run_agent()
         ahead = list(bench.keys)
         # The disk has it up to here; the markers' places are in it, so the chain may end earlier, never later.
-        kept = data.draw(st.integers(30, log.end))
+        size = data.draw(st.integers(30, log.end))
         content = log.path.read_bytes()
-        log.path.write_bytes(content[:kept].ljust(len(content), b"\0"))
-        chain = read_chain(content[:kept])
+        log.path.write_bytes(content[:size].ljust(len(content), b"\0"))
+        chain = read_chain(content[:size])
         (bench.raw.log / log.path.name).unlink()
         (bench.raw.path / "CommitLog-7-10_cdc.idx").write_text(f"{len(content)}\nCOMPLETED")
         bench.agent and bench.agent.close()  # which runs on the same machine
@@ -409,18 +410,18 @@ def test_a_machine_that_loses_pages(tmp_path_factory: pytest.TempPathFactory, da
         bench.raw.write(77_000, *(write_of(TABLE, n) for n in range(100, 105)))
         with capture_logs() as logs:
             bench.run_agent()
-        again = bench.keys[len(ahead) :]
+        repeated = bench.keys[len(ahead) :]
         assert bench.keys[: len(ahead)] == ahead
-        assert again[-5:] == list(range(100, 105))
+        assert repeated[-5:] == list(range(100, 105))
         taken_back = [line for line in logs if line["event"] == "segment.taken_back"]
         if not any(line["event"] == "segment.corrupt" for line in logs):
             assert bool(taken_back) == (max(log_end(log, ahead), 0) > chain + 8)
             gaps = sum(decode(value or b"").scope is Scope.GAP for *_, value, _ in bench.log.acknowledged)
             assert bool(gaps) == bool(taken_back and taken_back[0]["lost_bytes"])
             expected = [
-                k for start, raw, k in log.allocated if k in ahead and chain < start and start + len(raw) <= kept
+                k for start, raw, k in log.allocated if k in ahead and chain < start and start + len(raw) <= size
             ]
-            assert again[:-5] == expected[: len(again) - 5]
+            assert repeated[:-5] == expected[: len(repeated) - 5]
     finally:
         bench.state.close()
         bench.agent and bench.agent.close()

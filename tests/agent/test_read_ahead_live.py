@@ -110,14 +110,14 @@ def test_a_node_that_is_killed_while_it_writes(node: Stack, tmp_path: Path) -> N
     table = next(t for t in read_tables(session, "ahead").values() if t.name == "t")
     session.cluster.shutdown()
     path, out = tmp_path / "agent.properties", tmp_path / "agent.out"
-    kept = tmp_path / "archive"
+    archive = tmp_path / "archive"
     keys = {
         **status.cassandra(),
         "cassandra.config": status.nodes[0].cassandra_yaml,
         "kafka.bootstrap.servers": status.bootstrap_servers,
         "state.dir": str(tmp_path / "state"),
         "segment.transfer": "archive",
-        "segment.archive.dir": str(kept),
+        "segment.archive.dir": str(archive),
     }
     path.write_text("".join(f"{key}={value}\n" for key, value in keys.items()))
     with open(out, "wb") as stderr:
@@ -148,21 +148,21 @@ def test_a_node_that_is_killed_while_it_writes(node: Stack, tmp_path: Path) -> N
         last = range(first, first + 2000)
         for key in last:
             session.execute(statement, (key, "x" * 300))
-        held = {r.a for r in session.execute("SELECT a FROM ahead.t")}
-        assert set(last) <= held
-        eventually(lambda: held <= events().keys(), out.read_text)
-        lost = set(acknowledged) - held
+        rows = {r.a for r in session.execute("SELECT a FROM ahead.t")}
+        assert set(last) <= rows
+        eventually(lambda: rows <= events().keys(), out.read_text)
+        lost = set(acknowledged) - rows
         node.nodetool("flush")
-        eventually(lambda: len(list(kept.glob("*.log"))) > 1, out.read_text)
+        eventually(lambda: len(list(archive.glob("*.log"))) > 1, out.read_text)
 
         def taken_back_twice() -> bool:
             counts = events()
-            return all(count > 1 for key, count in counts.items() if key not in held)
+            return all(count > 1 for key, count in counts.items() if key not in rows)
 
         eventually(taken_back_twice, out.read_text)
         counts = events()
         assert sum(count for key, count in counts.items() if key in last) == len(last)
-        assert zero_tails(kept) > 0
+        assert zero_tails(archive) > 0
         agent.send_signal(signal.SIGTERM)
         assert agent.wait(30) == 0
         log = out.read_text()
@@ -170,7 +170,7 @@ def test_a_node_that_is_killed_while_it_writes(node: Stack, tmp_path: Path) -> N
         for problem in ("segment.lost", "segment.corrupt", "segment.quarantined", "possible_loss"):
             assert problem not in log
         # For who reads the output: how much the kills have hit.
-        sys.stdout.write(f"{len(acknowledged)} acknowledged, {len(lost)} of them lost by the node, {len(held)} held\n")
+        sys.stdout.write(f"{len(acknowledged)} acknowledged, {len(lost)} of them lost by the node, {len(rows)} held\n")
         sys.stdout.write(f"taken back {log.count('segment.taken_back')} times\n")
         session.cluster.shutdown()
     finally:

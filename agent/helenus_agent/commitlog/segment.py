@@ -29,6 +29,7 @@ from typing import Literal, NamedTuple
 from zlib import crc32
 
 from helenus_agent.commitlog._compression import Decompress
+from helenus_agent.commitlog.entries import ENTRY_OVERHEAD
 from helenus_agent.commitlog.segment_header import Corrupt, Header, read_header
 from helenus_schemas.errors import HelenusError, Kind
 
@@ -40,7 +41,6 @@ _NAME = re.compile(r"CommitLog(?:-(\d+))?-(\d+)\.log")
 _INDEXED = 7  # the first version with an index
 _MARKER = 8  # bytes of a sync marker
 _EMPTY_MARKER = bytes(_MARKER)
-_ENTRY_OVERHEAD = 12  # what an entry adds to its mutation
 _MAX_POSITION = (1 << 31) - 1  # positions are ints
 _TORN_READ_S = 1.0  # s: a read may meet a half-written int, but not for long
 _MAX_SECTIONS = 1000  # at which a look ends: some 200 bytes of memory each
@@ -87,15 +87,6 @@ def read_marker(data: bytes, id: int, offset: int) -> int | None:
     if crc != crc32(checked) or end < offset + _MARKER:
         raise Corrupt(f"a sync marker that is none: end {end}, crc {crc:08x}")
     return int(end)
-
-
-def last_entry(data: bytes, end: int) -> int:
-    """Return where the last of the entries begins that `data` has up to `end`, whole ones from its first byte on."""
-    start = offset = 0
-    while offset < end:
-        start = offset
-        offset += _ENTRY_OVERHEAD + int.from_bytes(data[offset : offset + 4], "big")
-    return start
 
 
 class Section(NamedTuple):
@@ -305,14 +296,16 @@ class Segment:
         self._held_at = position
 
     def read_unmarked(self) -> tuple[bytes, int]:
-        """Read the `unmarked_bytes` once more, as far as the file still has them. Returns them, and a position that is
-        beyond each of the segment's and differs for each of theirs. Raises OSError.
+        """Read the `unmarked_bytes` once more, as far as there still are. Returns them, and a position beyond each of
+        the segment's: readers of events take those of before for duplicates. Raises OSError.
         """
         start, size = self._end + _MARKER, self.unmarked_bytes
         self._is_unmarked_read = True
-        self._open()
-        data = os.pread(self._fd, size, start)
-        return data, max(self._size, self._position) + start
+        try:
+            self._open()
+        except FileNotFoundError:
+            return b"", 0
+        return os.pread(self._fd, size, start), max(self._size, self._position) + start
 
     def skip(self) -> None:
         """Skip the first section of `unread`."""
@@ -429,7 +422,7 @@ class Segment:
         body = os.pread(self._fd, size + 4, start + 8)
         if len(body) < size + 4 or crc32(body[:size], crc) != int.from_bytes(body[size:], "big"):
             return None
-        return Section(start, start + size + _ENTRY_OVERHEAD, start, start, size + _ENTRY_OVERHEAD, live=True)
+        return Section(start, start + size + ENTRY_OVERHEAD, start, start, size + ENTRY_OVERHEAD, live=True)
 
     def _check_end(self) -> None:
         """Raise Corrupt if the sections end before the index says; not if a restarted node wrote that index."""
