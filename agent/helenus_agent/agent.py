@@ -362,7 +362,7 @@ class Agent:
             breaks_section = batch.broken and (position, problem) == batch.problems[-1]
             gaps.report_corrupt(segment, position, problem, segment.unread[0].end - position if breaks_section else 0)
         self._has_progress = True
-        self._pauses.note_read(bool(batch.changes))
+        self._pauses.note_read(len(batch.changes))
 
     def _commit(self, timeout: float) -> None:
         """Commit, step 7: flush, save, remove."""

@@ -11,6 +11,7 @@ import time
 _QUIET_S = 5.0  # without anything to read, after which there are fewer looks
 _QUIET_PAUSE_S = 0.04  # between two of these, at least: 25 a second take 0.1 % of a core
 _SHORTEST_S = 0.002  # after a change, so that one is seen after 1 ms on average; 1 % of a core
+_MANY = 5  # changes in a look, with which the shortest pause is so many times as long: 100 looks a second for any rate
 _PAUSES = 100  # a look follows after this part of the time since the last change, which waits for 1 % of that at most
 
 
@@ -20,12 +21,13 @@ class LookPauses:
     def __init__(self, longest_s: float) -> None:
         self._longest_s = longest_s
         self._read_at = self._changed_at = 0.0
+        self._changes = 1
 
-    def note_read(self, has_changes: bool) -> None:
-        """Note that something was read just now, and whether it had changes of followed tables."""
+    def note_read(self, changes: int) -> None:
+        """Note that something was read just now, with so many changes of followed tables."""
         self._read_at = time.monotonic()
-        if has_changes:
-            self._changed_at = self._read_at
+        if changes:
+            self._changed_at, self._changes = self._read_at, changes
 
     def is_quiet(self, now: float) -> bool:
         """Return whether nothing was written for a while."""
@@ -37,4 +39,5 @@ class LookPauses:
             return max(self._longest_s, _QUIET_PAUSE_S)
         if not reads_ahead:
             return self._longest_s
-        return min(max((now - self._changed_at) / _PAUSES, _SHORTEST_S), self._longest_s)
+        shortest_s = _SHORTEST_S * min(self._changes, _MANY)
+        return min(max((now - self._changed_at) / _PAUSES, shortest_s), self._longest_s)

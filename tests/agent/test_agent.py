@@ -585,6 +585,10 @@ def test_pauses_grow_with_the_time_since_the_last_change(bench: Bench, monkeypat
         slept.clear()
         agent._sleep_while_idle(threading.Event())
         assert slept == [pytest.approx(pause)]
+    # Where much is written, what comes in a longer pause is read together.
+    for changes, pause in ((3, 0.006), (5, 0.01), (5000, 0.01)):
+        agent._pauses.note_read(changes)
+        assert agent._pauses.pause_s(now, True, True) == pytest.approx(pause)
 
 
 def test_the_age_of_waiting_segments(bench: Bench) -> None:
