@@ -2,6 +2,7 @@
 
     python -m bench path [--rates 50] [--log kafka] [--set resolver=none --set output.format=debezium]
     python -m bench path --rates 20 --compare exactly.once.support=disabled exactly.once.support=required
+    python -m bench path --rates 20 --compare-agents read.mode=marker read.mode=auto
 
 - write → event: from the driver's acknowledgement to the event in a consumer on this machine.
 - write → record: to the first record of the key that shows the write or a later one.
@@ -10,7 +11,7 @@
 
 `--set` is for the file of the connector whose latencies are measured. With `resolver=none` the events have cells, and
 reads are not counted, as there are none. With `--compare` only latencies are measured: of the connector with each of
-these settings, in turns.
+these settings, in turns. `--compare-agents` is the same for the agent's file: several settings go with a comma between.
 """
 
 from __future__ import annotations
@@ -51,6 +52,8 @@ def main() -> None:
     parser.add_argument("--log", choices=["kafka", "pulsar"], default="kafka")
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="for the connector's file")
     parser.add_argument("--compare", nargs="*", default=[], metavar="KEY=VALUE", help="for the same file, in turns")
+    parser.add_argument("--compare-agents", nargs="*", default=[], metavar="KEY=VALUE", help="for the agent's file")
+    parser.add_argument("--turns", type=int, default=TURNS)
     options = parser.parse_args()
     rates, reads_rows = options.rates, "resolver=none" not in options.set
     with (
@@ -65,13 +68,18 @@ def main() -> None:
             )
             for table in ("latency", "uniform", "skewed"):
                 cassandra.execute(f"CREATE TABLE bench.{table} (k int PRIMARY KEY, v text) WITH cdc = true")
+            if options.compare_agents:
+                compare_agents(
+                    stack, status, cassandra, java, rates, options.set, options.compare_agents, options.turns
+                )
+                return
             agent = programs.agent(status, stack.directory / "bench")
             if not reads_rows:
                 add(agent.files[0], ["cells.include.list=bench\\\\.latency"])
             with running(agent, {}):
                 topics_exist(status, "events-bench.latency", "events-bench.uniform", "events-bench.skewed")
                 if options.compare:
-                    compare(stack, status, cassandra, java, rates, options.set, options.compare)
+                    compare(stack, status, cassandra, java, rates, options.set, options.compare, options.turns)
                     return
                 if rates:
                     latency(stack, status, cassandra, java, rates, options.set)
@@ -188,14 +196,36 @@ def compare(
     rates: list[int],
     more: list[str],
     settings: list[str],
+    turns: int,
 ) -> None:
     """The connector, with `more` and one of these settings in its file, meets all rates, in turns; each second turn is
     the other way round.
     """
-    for turn in range(TURNS):
+    for turn in range(turns):
         for setting in settings if turn % 2 == 0 else reversed(settings):
             print(f"{setting}, turn {turn + 1}")
             latency_of_connector(stack, status, cassandra, java, rates, [*more, setting])
+
+
+def compare_agents(
+    stack: Stack,
+    status: Status,
+    cassandra: Any,
+    java: dict[str, str],
+    rates: list[int],
+    more: list[str],
+    settings: list[str],
+    turns: int,
+) -> None:
+    """As `compare`, of the agent with each of these settings."""
+    for turn in range(turns):
+        for setting in settings if turn % 2 == 0 else reversed(settings):
+            print(f"{setting}, turn {turn + 1}")
+            agent = programs.agent(status, stack.directory / "bench")
+            add(agent.files[0], setting.split(","))
+            with running(agent, {}):
+                topics_exist(status, "events-bench.latency", "events-bench.uniform", "events-bench.skewed")
+                latency_of_connector(stack, status, cassandra, java, rates, more)
 
 
 def latency_of_connector(

@@ -26,11 +26,13 @@ from tenacity.nap import sleep_using_event
 
 from helenus_agent import metrics
 from helenus_agent.commitlog.decoder import DecodedBatch, decode
+from helenus_agent.commitlog.entries import last_entry
 from helenus_agent.commitlog.segment import Segment
 from helenus_agent.commitlog.segment_header import Corrupt
 from helenus_agent.config import CDC_OFF, AgentSettings
 from helenus_agent.delivery.outbox import Outbox
 from helenus_agent.followed_tables import FollowedTables
+from helenus_agent.look_pauses import LookPauses
 from helenus_agent.node.cassandra import Cassandra
 from helenus_agent.node.offline import SavedNode
 from helenus_agent.positions import Positions, SegmentMark
@@ -49,8 +51,6 @@ from helenus_sinks.log import Log, TopicError
 _PIECE = 1 << 20  # bytes of log that are decoded at once
 _EVENTS = 4096  # events at which a piece ends early
 _LIST, _LIST_QUIET = 0.5, 1.0  # s between two listings of cdc_raw: each takes what some looks take
-_QUIET = 5.0  # s without anything to read, after which there are fewer looks
-_QUIET_PAUSE = 0.08  # s between two of these, at least
 _COMMIT = 0.25  # s between two commits of events
 _COMMIT_QUIET = 10.0  # s between two that only save how far a log without events is read
 _FLUSH = 10.0  # s without an acknowledgement after which what was appended is appended again
@@ -88,16 +88,17 @@ class Agent:
         self._positions = positions
         self._outbox = Outbox(log, settings)
         self._removal = Removal(transfer, quarantine(state.directory), positions)
-        self._queue = SegmentQueue(directory, positions, settings.read_mode)
+        self._queue = SegmentQueue(directory, positions)
         self._followed = FollowedTables(settings, cassandra, self._outbox, self._queue, state, positions, self._commit)
         self._first = positions.first
         self._listed_at = 0.0
         self._committed_at = 0.0
         self._has_progress = False
-        self._appended_at = 0.0
+        self._pauses = LookPauses(settings.poll_interval_ms / 1000)
         self._oldest: float | None = None
         self._trouble: str | None = STARTING
         self._is_draining = self.drained = False
+        self._is_ahead = False  # the last piece came after the last marker
         self._unseen = 0
         self._read_unlinked: set[int] = set()
         metrics.OLDEST.set_function(self._oldest_age)
@@ -192,26 +193,33 @@ class Agent:
         self._followed.emit()
         # 4 read
         segment = self._queue.next()
+        for ended in self._queue.finished:
+            if ended.unmarked_bytes:
+                self._resend_unmarked(ended)
         if segment is None:
             self._followed.emit_all_drops()
             if not self._outbox.waiting:
                 self._oldest = None
             return False
         self._followed.enter_segment(segment.id)
+        self._is_ahead = segment.live
         self._read_piece(segment, _PIECE)
         reach("agent.after-append")
         return True
 
     def commit(self) -> bool:
         """Have all that is appended acknowledged and saved, if it is time; True if so."""
+        if not self._must_commit():
+            return False
+        self._commit(_FLUSH)
+        return True
+
+    def _must_commit(self) -> bool:
         now = time.monotonic()
         since = now if self._followed.must_save else now - self._committed_at
         finished = self._queue.finished and self._removal.is_due
         quiet = (self._has_progress and since > _COMMIT_QUIET) or self._followed.must_save
-        if not (self._outbox.waiting or finished or quiet) or since < _COMMIT:
-            return False
-        self._commit(_FLUSH)
-        return True
+        return bool(self._outbox.waiting or finished or quiet) and since >= _COMMIT
 
     def _run_cycle(self, stop: threading.Event) -> None:
         """Run a cycle. If it fails for one topic alone, its tables are left out, and the next cycle reads all again."""
@@ -234,7 +242,10 @@ class Agent:
             if self.commit():
                 self._trouble = None
                 return
-            if not worked:
+            if worked and self._is_ahead:
+                # The next entry is written right now: one by one they would take a whole core.
+                self._sleep_while_idle(stop)
+            elif not worked:
                 if not self._outbox.waiting:
                     self._trouble = None
                     if self._is_draining and all(segment.is_stable for segment in self._queue.segments):
@@ -248,25 +259,17 @@ class Agent:
         """Sleep until there may be something to do. After a while without any, a look reads only what follows the
         markers, until something does, the schema has changed, or cdc_raw is to be listed.
         """
-        pause = self._settings.poll_interval_ms / 1000
         while True:
-            is_quiet = self._is_quiet(time.monotonic()) and not self._outbox.waiting
-            time.sleep(max(pause, _QUIET_PAUSE) if is_quiet else pause)  # a fraction of what stop.wait costs
-            if (
-                not is_quiet
-                or stop.is_set()
-                or self._must_list()
-                or self._followed.must_learn
-                or self._queue.has_news()
-            ):
+            reads_ahead, may_be_long = self._queue.mode == "eager", not self._outbox.waiting
+            time.sleep(self._pauses.pause_s(time.monotonic(), reads_ahead, may_be_long))  # less CPU than stop.wait
+            if stop.is_set() or self._must_list() or self._must_commit() or self._followed.must_learn:
+                return
+            if self._queue.has_news():
                 return
 
     def _must_list(self) -> bool:
         now = time.monotonic()
-        return now - self._listed_at > (_LIST_QUIET if self._is_quiet(now) else _LIST)
-
-    def _is_quiet(self, now: float) -> bool:
-        return now - self._appended_at > _QUIET
+        return now - self._listed_at > (_LIST_QUIET if self._pauses.is_quiet(now) else _LIST)
 
     def _list_segments(self) -> None:
         """List cdc_raw, and see how full it is."""
@@ -298,6 +301,10 @@ class Agent:
         batch = decode(data, base, final, plans, node, segment.id, segment.version, _EVENTS, live, padded)
         # 6 append
         self._append_batch(segment, batch)
+        if live and (batch.schema or batch.unknown is not None):
+            # The node logs a change of the schema before it applies it: it has by the time of a marker, as a rule.
+            segment.hold(base + (last_entry(data, batch.next) if batch.schema else batch.next))
+            return
         if batch.broken:
             segment.skip()
             return
@@ -313,6 +320,24 @@ class Agent:
             self._followed.learn_schema_at(log_position)
         elif not batch.next and not live:
             self._read_piece(segment, max_bytes * 2)  # an entry larger than the piece
+
+    def _resend_unmarked(self, segment: Segment) -> None:
+        """Append once more what was read of a segment and is no part of it: its node crashed before a marker came, and
+        did not replay it. Who reads rows again then sees what Cassandra has now. Raises HelenusError.
+        """
+        size, start = segment.unmarked_bytes, 0
+        try:
+            data, base = segment.read_unmarked()
+        except OSError as error:
+            raise HelenusError(Kind.CDC_DIRECTORY, f"cannot read: {error.strerror}", str(segment.path)) from None
+        plans, node = self._followed.tables.plans, self._positions.host_id
+        while start < len(data):
+            batch = decode(data[start:], base + start, False, plans, node, segment.id, segment.version, _EVENTS, True)
+            self._append_batch(segment, batch)
+            start += batch.next
+            if not batch.next:
+                break
+        gaps.report_taken_back(self._positions, segment.id, start, size - start)
 
     def _append_batch(self, segment: Segment, batch: DecodedBatch) -> None:
         """Append the events of a batch; count and report its problems."""
@@ -337,7 +362,7 @@ class Agent:
             breaks_section = batch.broken and (position, problem) == batch.problems[-1]
             gaps.report_corrupt(segment, position, problem, segment.unread[0].end - position if breaks_section else 0)
         self._has_progress = True
-        self._appended_at = time.monotonic()
+        self._pauses.note_read(len(batch.changes))
 
     def _commit(self, timeout: float) -> None:
         """Commit, step 7: flush, save, remove."""

@@ -163,9 +163,10 @@ class AgentSettings(ListenerSettings, CassandraSettings, PulsarSettings, KafkaSe
     transactional_tables: Annotated[TransactionalPolicy, Group("Tables", "LOW")] = "refuse"
     """Tables of Cassandra 6.0 with a `transactional_mode`, whose writes are in no commit log. `refuse`: they are not
     followed, and the agent is not ready. `gap`: they are, and their topics receive an event of scope GAP."""
-    read_mode: Annotated[ReadMode, Group("Commit log")] = "marker"
-    """How far a live segment is read. `marker`: to its last sync marker. `idx`: as far as its index says that it is
-    fsynced. `eager`: beyond the last marker, as far as the entries' checksums are right."""
+    read_mode: Annotated[Literal["auto", ReadMode], Group("Commit log")] = "auto"
+    """How far a live segment is read. `eager`: beyond the last sync marker, as far as checksums are right, some ms
+    behind the write. `marker`: to the last one, up to 100 ms behind. `idx`: as far as it is fsynced. `auto`: `eager` if
+    the node syncs periodically, else `marker` ([what a crash takes back](guarantees.md#what-a-crash-takes-back))."""
     segment_transfer: Annotated[str, AfterValidator(_transfer), Group("Commit log")] = "delete"
     """What happens to a fully processed segment: `delete`, `archive`, or your own code as `package.module:Name`."""
     segment_archive_dir: Annotated[Path | None, Group("Commit log", "LOW")] = None
@@ -173,7 +174,7 @@ class AgentSettings(ListenerSettings, CassandraSettings, PulsarSettings, KafkaSe
     startup_timeout_ms: Annotated[Milliseconds, Group("Agent")] = 0
     """How long the start waits for Cassandra and the brokers."""
     poll_interval_ms: Annotated[Milliseconds, Field(ge=1, le=1000), Group("Agent", "LOW", expert=True)] = 20
-    """Pause between two looks at the live segments; at least 80 after 5 s without a write."""
+    """Longest pause between two looks at live segments: 2 after a change, then growing; at least 40 when quiet."""
     listeners: Annotated[str, AfterValidator(_check_listener), Group("Agent", "HIGH")] = ""
     """Address of `/metrics`, `/health` and with `config.store=cassandra` the REST API, as http://host:port or
     https://host:port; default: none is open."""

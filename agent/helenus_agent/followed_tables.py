@@ -118,7 +118,16 @@ class FollowedTables:
         config, raw = self._settings.cassandra_config, self._queue.directory
         off = self._positions.cdc_off
         self._queue.commit_log = None if off else commit_log_directory(config, raw, node.settings)
+        self._set_read_mode(node)
         return node
+
+    def _set_read_mode(self, node: Node) -> None:
+        mode = self._settings.read_mode
+        if mode == "auto":
+            mode = "eager" if node.shows_entries else "marker"
+        if mode != self._queue.mode:
+            self._queue.mode = mode
+            _log.info("log.read_mode", mode=mode)
 
     def _note_host_id(self, node: Node) -> None:
         host_id = str(node.host_id)

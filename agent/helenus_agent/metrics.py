@@ -38,6 +38,10 @@ QUARANTINED = Gauge(
 LOST = Counter(
     "helenus_agent_lost_segments", "Segments with changes of CDC tables that another program deleted unread."
 )
+TAKEN_BACK = Counter(
+    "helenus_agent_taken_back_bytes",
+    "Bytes of log that were read, and that the node lost in a crash before its next sync.",
+)
 POSSIBLE_LOSS = Counter("helenus_agent_possible_loss", "Times that unread segments may have been deleted.")
 UNSEEN = Counter(
     "helenus_agent_unseen_segments",

@@ -17,6 +17,7 @@ from cassandra.metadata import Murmur3Token
 from prometheus_client import REGISTRY
 
 from helenus_agent import agent as module
+from helenus_agent import look_pauses
 from helenus_agent.agent import Agent
 from helenus_agent.node.cassandra import Schema
 from helenus_agent.state import StateDirectory
@@ -539,28 +540,55 @@ def test_the_agent_polls_less_often_while_nothing_is_written(bench: Bench, monke
 
     def sleep(seconds: float) -> None:
         slept.append(seconds)
-        if slept == [0.08] * 3:
+        if slept == [0.04] * 3:
             bench.raw.write(10, write_of(TABLE, 0))
 
     monkeypatch.setattr(module.time, "sleep", sleep)
     agent._sleep_while_idle(threading.Event())  # until something is written
-    assert slept == [0.08, 0.08, 0.08]
+    assert slept == [0.04, 0.04, 0.04]
     bench.run_agent()
     assert bench.keys == [0]
     slept.clear()
     agent._sleep_while_idle(threading.Event())
-    assert slept == [0.02]
-    monkeypatch.setattr(module, "_QUIET", 0.0)
+    assert set(slept) == {0.02}  # until cdc_raw is to be listed, in 0.5 s
+    slept[:] = [0.02]
+    monkeypatch.setattr(look_pauses, "_QUIET_S", 0.0)
     agent._listed_at = 0.0
     agent._sleep_while_idle(threading.Event())  # until cdc_raw is to be listed
-    assert slept == [0.02, 0.08]
+    assert slept == [0.02, 0.04]
     agent._listed_at = time.monotonic()
     queries_before = bench.cassandra.asked
     monkeypatch.setattr(bench.cassandra, "changed", iter([False, False, True, False, False]).__next__)
     agent._sleep_while_idle(threading.Event())  # until the node says, once, that its schema has changed
-    assert slept == [0.02, 0.08, 0.08, 0.08, 0.08]
+    assert slept == [0.02, 0.04, 0.04, 0.04, 0.04]
     agent.step()
     assert bench.cassandra.asked == queries_before + 1
+
+
+def test_pauses_grow_with_the_time_since_the_last_change(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where entries show at once; the setting bounds them."""
+    bench.cassandra.settings = {"commitlog_sync": "periodic"}
+    bench.raw.segment(10)
+    bench.raw.write(10, write_of(TABLE, 0))
+    agent = bench.start(poll_interval_ms="15")
+    bench.run_agent()
+    now, slept = time.monotonic(), []
+
+    def sleep(seconds: float) -> None:
+        slept.append(seconds)
+        bench.raw.unmarked(10, write_of(TABLE, len(slept)))
+
+    monkeypatch.setattr(module.time, "sleep", sleep)
+    monkeypatch.setattr(module.time, "monotonic", lambda: now)
+    for since, pause in ((0.0, 0.002), (0.1, 0.002), (0.5, 0.005), (1.4, 0.014), (3.0, 0.015), (5.1, 0.04)):
+        agent._listed_at, agent._pauses._changed_at, agent._pauses._read_at = now, now - since, now - since
+        slept.clear()
+        agent._sleep_while_idle(threading.Event())
+        assert slept == [pytest.approx(pause)]
+    # Where much is written, what comes in a longer pause is read together.
+    for changes, pause in ((3, 0.006), (5, 0.01), (5000, 0.01)):
+        agent._pauses.note_read(changes)
+        assert agent._pauses.pause_s(now, True, True) == pytest.approx(pause)
 
 
 def test_the_age_of_waiting_segments(bench: Bench) -> None:

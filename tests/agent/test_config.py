@@ -23,7 +23,7 @@ def settings(**more: str) -> AgentSettings:
 
 def test_defaults() -> None:
     loaded = settings()
-    assert (loaded.topic_prefix, loaded.topic_partitions, loaded.read_mode) == ("events-", 4, "marker")
+    assert (loaded.topic_prefix, loaded.topic_partitions, loaded.read_mode) == ("events-", 4, "auto")
     assert (loaded.segment_transfer, loaded.log, loaded.http_port) == ("delete", "kafka", 0)
     assert loaded.cassandra_contact_points == ("127.0.0.1",)
 

@@ -29,6 +29,7 @@ from typing import Literal, NamedTuple
 from zlib import crc32
 
 from helenus_agent.commitlog._compression import Decompress
+from helenus_agent.commitlog.entries import ENTRY_OVERHEAD
 from helenus_agent.commitlog.segment_header import Corrupt, Header, read_header
 from helenus_schemas.errors import HelenusError, Kind
 
@@ -40,10 +41,10 @@ _NAME = re.compile(r"CommitLog(?:-(\d+))?-(\d+)\.log")
 _INDEXED = 7  # the first version with an index
 _MARKER = 8  # bytes of a sync marker
 _EMPTY_MARKER = bytes(_MARKER)
-_ENTRY_OVERHEAD = 12  # what an entry adds to its mutation
 _MAX_POSITION = (1 << 31) - 1  # positions are ints
 _TORN_READ_S = 1.0  # s: a read may meet a half-written int, but not for long
 _MAX_SECTIONS = 1000  # at which a look ends: some 200 bytes of memory each
+_SIZE = 4  # bytes of an entry's size, with which it begins
 _TAIL = 1 << 16  # bytes after the last marker that are read at once
 
 
@@ -121,14 +122,15 @@ class Segment:
         self.looked = self.unlinked = False
         self.since = 0.0
         self.unread: deque[Section] = deque()
-        self._mode = mode
+        self.mode = mode
         self._position = position
         self._header: Header | None = None
         self._marker = 0  # where the next marker is in the file
         self._end = 0  # the same as a position
         self._size = 0
         self._synced = 0
-        self._broken = self._written = False
+        self._broken = self._written = self._is_unmarked_read = False
+        self._held_at = -1
         self._suspect: tuple[bytes, float] | None = None
         self._content: tuple[int, memoryview] | None = None
         self._fd = -1
@@ -153,6 +155,16 @@ class Segment:
         """True if what `read` gives next may end in zeros: Cassandra fills up a segment, not the sections before."""
         compressed = self._header is not None and self._header.decompress is not None
         return compressed or (bool(self.unread) and self.unread[0].end >= self._size)
+
+    @property
+    def unmarked_bytes(self) -> int:
+        """Return how many bytes were read that no marker came to cover, once it is read to its end.
+
+        The node's process or its machine has crashed: it has not replayed them. 0 if `read_unmarked` was called.
+        """
+        if self._is_unmarked_read or self._header is None or self._broken or not self.complete:
+            return 0
+        return max(0, self._position - self._end - _MARKER)
 
     @property
     def remaining_bytes(self) -> int:
@@ -231,7 +243,7 @@ class Segment:
                 self._end = section.end
                 if section.start < section.end:
                     self._add_section(section)
-            if self._mode == "eager" and not self.unread and (tail := self._find_tail()):
+            if self.mode == "eager" and not self.unread and (tail := self._find_tail()):
                 self._add_section(tail)
         except Corrupt:
             self._broken = self.bad = True
@@ -242,7 +254,12 @@ class Segment:
 
     def has_news(self) -> bool:
         """Return whether a look may find more than the last one: something follows what that found. Raises OSError."""
-        return self._fd < 0 or not self.is_stable or any(os.pread(self._fd, _MARKER + 8, self._marker))
+        if self._fd < 0 or not self.is_stable:
+            return True
+        if self.mode == "eager" and self._position > self._marker + _MARKER:
+            # Entries that were read ahead of it follow the last marker: news are that marker, or one more entry.
+            return any(os.pread(self._fd, _MARKER, self._marker)) or any(os.pread(self._fd, _SIZE, self._position))
+        return any(os.pread(self._fd, _MARKER + 8, self._marker))
 
     def read(self, max_bytes: int) -> tuple[bytes, int, bool]:
         """Read at most so many bytes of the first section of `unread`, their position, and whether they reach its end.
@@ -273,6 +290,23 @@ class Segment:
         else:
             self._content = None
 
+    def hold(self, position: int) -> None:
+        """Advance to `position`, in a live section, and read on from there once a marker covers it."""
+        self.advance(position)
+        self._held_at = position
+
+    def read_unmarked(self) -> tuple[bytes, int]:
+        """Read the `unmarked_bytes` once more, as far as there still are. Returns them, and a position beyond each of
+        the segment's: readers of events take those of before for duplicates. Raises OSError.
+        """
+        start, size = self._end + _MARKER, self.unmarked_bytes
+        self._is_unmarked_read = True
+        try:
+            self._open()
+        except FileNotFoundError:
+            return b"", 0
+        return os.pread(self._fd, size, start), max(self._size, self._position) + start
+
     def skip(self) -> None:
         """Skip the first section of `unread`."""
         self.unread.popleft()
@@ -282,6 +316,7 @@ class Segment:
         """Go back: `look` finds again all after `position`."""
         self.unread.clear()
         self._position = position
+        self._is_unmarked_read = False
         self._broken = False  # what is before the break is read again, and then the break is found again
         self._suspect = None
         self._marker = self._end = self._header.size if self._header else 0
@@ -361,7 +396,7 @@ class Segment:
         return section
 
     def _may_read(self, end: int) -> bool:
-        if self._mode != "idx" or self.complete or self.unlinked or end <= self._synced:
+        if self.mode != "idx" or self.complete or self.unlinked or end <= self._synced:
             return True
         if index := read_index(self.path):
             self._synced = _MAX_POSITION if index[1] else index[0]
@@ -378,6 +413,8 @@ class Segment:
         if self._header.decompress is not None:
             return None
         start = max(self._end + _MARKER, self._position)
+        if start == self._held_at:
+            return None
         head = os.pread(self._fd, 8, start)
         size, crc = struct.unpack(">iI", head) if len(head) == 8 else (0, 0)
         if size <= 0 or crc != crc32(head[:4]):
@@ -385,7 +422,7 @@ class Segment:
         body = os.pread(self._fd, size + 4, start + 8)
         if len(body) < size + 4 or crc32(body[:size], crc) != int.from_bytes(body[size:], "big"):
             return None
-        return Section(start, start + size + _ENTRY_OVERHEAD, start, start, size + _ENTRY_OVERHEAD, live=True)
+        return Section(start, start + size + ENTRY_OVERHEAD, start, start, size + ENTRY_OVERHEAD, live=True)
 
     def _check_end(self) -> None:
         """Raise Corrupt if the sections end before the index says; not if a restarted node wrote that index."""

@@ -35,7 +35,7 @@ _ADDRESSES = ("listen_address", "broadcast_address", "rpc_address")
 _RECONNECT_S = 15.0  # s without any node that the driver takes for up, after which the session is recreated
 # The generation is another one with every start of the node; the host id is, once it is upgraded to Cassandra 6.0.
 _VERSION = "SELECT schema_version, truncated_at, gossip_generation, host_id FROM system.local WHERE key = 'local'"
-_SETTINGS = ("cdc", "commitlog_directory", "accord.enabled")
+_SETTINGS = ("cdc", "commitlog_directory", "commitlog_sync", "commitlog_disk_access_mode", "accord.enabled")
 # A table that moves away from transactions is one that has them until it has moved.
 _MODE = re.compile(r"\b(?:transactional_mode|transactional_migration_from) = '(?!off'|none')(\w+)'")
 _SIZE = re.compile(r"(\d{1,15})(B|KiB|MiB|GiB)", re.ASCII)
@@ -67,6 +67,17 @@ class Node:
     def blocks_writes(self) -> bool:
         """True if it refuses writes when cdc_raw is full, and deletes nothing that is not read."""
         return self.settings.get("cdc_block_writes", "true") == "true"
+
+    @property
+    def shows_entries(self) -> bool:
+        """Return whether an entry is in its log's file as soon as it is written, and acknowledged before it is on disk.
+
+        So it is by default: the file is mapped, and synced from time to time. With `batch` and `group` the client waits
+        for the sync and its marker; with `direct` there is nothing in the file before. False if it does not say.
+        Compressed segments say so themselves.
+        """
+        is_mapped = self.settings.get("commitlog_disk_access_mode", "mmap") in ("mmap", "legacy", "auto")
+        return is_mapped and self.settings.get("commitlog_sync") == "periodic"
 
     @property
     def raw_limit(self) -> int | None:

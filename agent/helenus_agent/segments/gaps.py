@@ -41,6 +41,18 @@ def report_lost(positions: Positions, segment: int, position: int, directory: st
     _note_gap(positions, "", "lost")
 
 
+def report_taken_back(positions: Positions, segment: int, resent_bytes: int, lost_bytes: int) -> None:
+    """Report that a node does not have what it had logged at a segment's end: it, or its machine, crashed before the
+    next sync. `resent_bytes` are appended again, for connectors to read their rows again. Of `lost_bytes`, which are
+    not in the file any more, nobody knows the keys: that is a gap.
+    """
+    metrics.TAKEN_BACK.inc(resent_bytes + lost_bytes)
+    advice = _ADVICE if lost_bytes else "none: their rows are read again, and records show what Cassandra has"
+    _log.warning("segment.taken_back", segment=segment, resent_bytes=resent_bytes, lost_bytes=lost_bytes, advice=advice)
+    if lost_bytes:
+        _note_gap(positions, "", "taken_back")
+
+
 def report_malformed(positions: Positions, table: Table, changes: int, segment: int) -> None:
     """Report that changes are skipped because their key can't be encoded: consumers miss them."""
     _log.error("key.malformed", table=table.full_name, changes=changes, segment=segment, advice=_ADVICE)

@@ -24,8 +24,10 @@ Three modes say how soon an entry is read; all of them look at the files, and re
     marker  when a sync marker covers it: every 100 ms in a plain segment. A crash of the machine (not of Cassandra) can
             take back what the disk did not have yet, on this replica: as it can with a write Cassandra acknowledged.
     eager   as soon as it is whole: an entry after the last marker counts if its CRCs are right, up to the first that
-            is not. A crash of Cassandra alone can take it back too, since it replays only what a marker covers. A
-            segment's first entries wait for its first marker, which shows that the older segments are all written.
+            is not. A crash of Cassandra alone can take it back too, since it replays only what a marker covers: then
+            the segment ends before what was read (`Segment.unmarked_bytes`). A segment's first entries wait for its
+            first marker, which shows that the older segments are all written; a change of the schema waits for its own,
+            as the node logs it before it applies it.
 
 Compressed segments reach the file at each sync, marker and all: there the three are nearly the same, and `eager` is
 `marker`.
@@ -80,6 +82,17 @@ class SegmentQueue:
         self._segments: dict[int, Segment] = {}
         self._watched: list[Segment] = []
         self._ready: deque[Segment] = deque()
+
+    @property
+    def mode(self) -> ReadMode:
+        """Return how far live segments are read."""
+        return self._mode
+
+    @mode.setter
+    def mode(self, mode: ReadMode) -> None:
+        self._mode = mode
+        for segment in (*self._segments.values(), *self.finished):
+            segment.mode = mode
 
     @property
     def segments(self) -> list[Segment]:

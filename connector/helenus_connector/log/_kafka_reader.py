@@ -210,7 +210,7 @@ def _consumer(config: Mapping[str, str], data_loss: str) -> Consumer:
     if name not in _consumers.by_name:
         settings = {
             "log_level": "0",
-            "fetch.wait.max.ms": "20",
+            "fetch.wait.max.ms": "5",
             **_PREFETCH_LITTLE,
             **config,
             "group.id": "helenus-reader",
