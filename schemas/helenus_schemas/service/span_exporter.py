@@ -112,7 +112,7 @@ class SpanQueue:
     def __init__(self, settings: TraceSettings, service: str, spans_total: Counter) -> None:
         check_traces(settings)
         from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
-        from opentelemetry.sdk.resources import Resource
+        from opentelemetry.sdk.resources import OTELResourceDetector, Resource
         from opentelemetry.sdk.trace.export import BatchSpanProcessor
 
         # It logs a line for each attempt, and headers that it can't parse. What an operator needs is in lines of ours.
@@ -122,14 +122,10 @@ class SpanQueue:
         self._waiting = 0
         self._failed = False
         self._limit = _positive(os.environ.get("OTEL_BSP_MAX_QUEUE_SIZE", ""), _MAX_QUEUE)
-        resource = os.environ.get("OTEL_RESOURCE_ATTRIBUTES", "")
-        names = {} if os.environ.get("OTEL_SERVICE_NAME") or "service.name=" in resource else {"service.name": service}
-        instance = (
-            {}
-            if "service.instance.id=" in resource
-            else {"service.instance.id": f"{socket.gethostname()}:{os.getpid()}"}
-        )
-        self._resource = Resource.create({**names, **instance, "service.version": __version__})
+        own = {"service.instance.id": f"{socket.gethostname()}:{os.getpid()}", "service.version": __version__}
+        # What OpenTelemetry's variables say of the process takes precedence.
+        own["service.name"] = os.environ.get("OTEL_SERVICE_NAME") or service
+        self._resource = Resource.create({**own, **OTELResourceDetector().detect().attributes})
         try:
             self._processor = BatchSpanProcessor(_counted(OTLPSpanExporter(), self), max_queue_size=self._limit)
         except (ValueError, OSError) as error:  # of a variable, or a file of certificates
