@@ -7,6 +7,7 @@ or no receiver, is counted and dropped. OpenTelemetry's own variables configure 
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import socket
@@ -179,10 +180,8 @@ def _counted(exporter: SpanExporter, queue: SpanQueue) -> SpanExporter:
     class CountedExporter(SpanExporter):
         def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
             result = SpanExportResult.FAILURE
-            try:
+            with contextlib.suppress(Exception):  # of whatever kind: the next spans may well arrive
                 result = exporter.export(spans)
-            except Exception:  # of whatever kind: a span is never worth more than the thread that sends the others
-                _log.debug("traces.export_raised", exc_info=True)
             queue.note_export(len(spans), result is SpanExportResult.SUCCESS)
             return result
 
