@@ -77,9 +77,9 @@ def test_changes_are_sampled_as_the_sdk_samples_their_trace_ids(digest: str, rat
 
 
 @given(digests, st.floats(0, 1), st.floats(0, 1))
-def test_a_lower_ratio_samples_a_part_of_what_a_higher_one_does(digest: str, one: float, other: float) -> None:
+def test_a_lower_ratio_samples_a_part_of_what_a_higher_one_does(digest: str, ratio: float, other: float) -> None:
     value = encode(Change(digest, NODE))
-    lower, higher = ChangeSampler(min(one, other)), ChangeSampler(max(one, other))
+    lower, higher = ChangeSampler(min(ratio, other)), ChangeSampler(max(ratio, other))
     assert higher.samples(value) or not lower.samples(value)
 
 
@@ -89,15 +89,15 @@ def test_nothing_without_a_digest_is_sampled() -> None:
 
 
 def test_replicas_share_a_trace_and_have_spans_of_their_own() -> None:
-    one, again, other = (agent_span(Change(DIGEST, n, segment=1, position=2)) for n in (NODE, NODE, OTHER))
-    assert one is not None
+    first, repeated, other = (agent_span(Change(DIGEST, n, segment=1, position=2)) for n in (NODE, NODE, OTHER))
+    assert first is not None
     assert other is not None
-    assert one == again
-    assert one.trace_id == other.trace_id == DIGEST
-    assert one.span_id != other.span_id
+    assert first == repeated
+    assert first.trace_id == other.trace_id == DIGEST
+    assert first.span_id != other.span_id
     second_part = agent_span(Change(DIGEST, NODE, part=1, parts=2, segment=1, position=2))
     assert second_part is not None
-    assert second_part.span_id != one.span_id
+    assert second_part.span_id != first.span_id
 
 
 def test_another_agents_event_has_no_span_of_ours_before_it() -> None:
