@@ -60,7 +60,11 @@ def collecting(directory: Path) -> Iterator[Collector]:
     with collector.log.open("wb") as log:
         process = subprocess.Popen(command, stdout=log, stderr=log, cwd=directory)
     try:
-        eventually(collector.is_ready, lambda: f"the collector is ready:\n{collector.log.read_text()[-2000:]}")
+        eventually(
+            lambda: process.poll() is not None or collector.is_ready(),
+            lambda: f"the collector is ready:\n{collector.log.read_text()[-2000:]}",
+        )
+        assert process.poll() is None, collector.log.read_text()[-2000:]
         yield collector
     finally:
         process.terminate()
