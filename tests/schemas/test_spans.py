@@ -278,3 +278,10 @@ def test_log_lines_carry_the_ids() -> None:
     with logged_context(context):
         assert structlog.contextvars.get_contextvars() == ids
     assert structlog.contextvars.get_contextvars() == {}
+
+
+def test_what_the_sdk_refuses_is_said(receiver: Receiver, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OTEL_BSP_MAX_QUEUE_SIZE", "5")  # less than the size of a batch
+    with pytest.raises(HelenusError, match="max_export_batch_size") as error:
+        SpanQueue(settings(**ON), "any", new_counter())
+    assert error.value.kind is Kind.CONFIG

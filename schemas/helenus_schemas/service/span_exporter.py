@@ -129,9 +129,9 @@ class SpanQueue:
         self._resource = Resource.create({**own, **OTELResourceDetector().detect().attributes})
         try:
             self._processor = BatchSpanProcessor(_counted(OTLPSpanExporter(), self), max_queue_size=self._limit)
-        except (ValueError, OSError) as error:  # of a variable, or a file of certificates
-            kind = type(error).__name__
-            raise HelenusError(Kind.CONFIG, f"OpenTelemetry refuses a variable OTEL_…: {kind}", service) from None
+        except (ValueError, OSError) as error:  # of a variable, or a file of certificates; headers raise none
+            problem = f"OpenTelemetry refuses a variable OTEL_…: {error}"
+            raise HelenusError(Kind.CONFIG, problem, service) from None
 
     def add(self, spans: Iterable[FinishedSpan]) -> None:
         """Add spans to the queue, as far as there is room. Any thread may call it; it never waits for the receiver."""
