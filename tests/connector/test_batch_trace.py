@@ -10,6 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from agent.writer import Cell, Row, Update, table_of
+from connector.celled import NONE
+from connector.celled import events as celled_events
 from connector.staged import CLUSTERED, DATA, EVENTS, NODE, Staged, int32, rows
 
 from helenus_connector.interfaces.event import Event
@@ -200,3 +203,15 @@ def test_pulsars_messages_have_the_header_as_a_property(traced: Traced) -> None:
     assert parent is not None
     properties = {pair["key"]: pair["value"] for pair in metadata["properties"]}
     assert properties["traceparent"] == parent.decode()
+
+
+def test_without_a_read_each_change_has_its_own_trace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    table = table_of("t", "p int pk, c int ck, v int")
+    staged = Traced(table, tmp_path, monkeypatch, **NONE)
+    updates = [Update(table, int32(1), [Row((int32(1),), {"v": Cell(int32(value))}, time=value)]) for value in (5, 6)]
+    events = celled_events(*updates)
+    trace = TableTrace(begin_traced_batch(1), staged.stage.settings, events, ("kafka", "kafka"))
+    outcome = staged.stage.run(events, [], trust_images=True, trace=trace)
+    sent = [span.context.traceparent for span in trace.finish(outcome, None) if span.name == f"send {DATA}"]
+    assert staged.parents == sent
+    assert len({parent.split(b"-")[1] for parent in sent}) == 2
