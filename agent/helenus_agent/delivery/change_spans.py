@@ -40,8 +40,10 @@ class ChangeSpans:
         """Begin the spans of sampled changes that were read at `begin_ns`, and appended now. Tables, by index, of which
         changes were left out have none: which changes those were is not known here.
         """
-        samples = self._sampler.samples
-        for index, _, _, value in [change for change in changes if samples(change[3])]:
+        end = self._sampler.end
+        for index, _, _, value in [change for change in changes if change[3][18:34] < end]:
+            if not self._sampler.samples(value):
+                continue
             change = wire.decode(value)
             context = agent_span(change)
             if context is None or index in left_out:

@@ -84,9 +84,11 @@ class TableTrace:
         self._systems = systems
         self._begin_ns = self._step_ns = time.time_ns()
         self._steps: list[FinishedSpan] = []
-        samples = ChangeSampler(batch.ratio).samples
-        sampled = [event for event in events if event.value is not None and samples(event.value)]
-        self._changes = [traced for event in sampled if (traced := _traced_change(event)) is not None]
+        sampler = ChangeSampler(batch.ratio)
+        end = sampler.end
+        sampled = [event for event in events if event.value is not None and event.value[18:34] < end]
+        changes = (_traced_change(event) for event in sampled if sampler.samples(event.value or b""))
+        self._changes = [change for change in changes if change is not None]
         self._by_key: dict[bytes | None, list[_TracedChange]] = {}
         for traced in self._changes:
             self._by_key.setdefault(traced.event.key, []).append(traced)

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 NO_OTEL = "install the extra otel: pip install '.[otel]' in a checkout, or 'helenus-….whl[otel]'"
 _RATIO = 0.01
-"""Of changes, unless it is set: one in a hundred shows where time goes, and costs less than a hundredth of the CPU."""
+"""Of changes, unless it is set: one in a hundred shows where time goes. A span takes some 20 µs, so 0.2 µs an event."""
 _RATIO_SAMPLERS = ("traceidratio", "parentbased_traceidratio")
 _FIXED_SAMPLERS = {"always_on": 1.0, "parentbased_always_on": 1.0}
 _OFF_SAMPLERS = ("always_off", "parentbased_always_off")
