@@ -81,7 +81,7 @@ java-classes: $(READY) ## Compile our classes of Java again
 constraints: ## Print the newest versions that pyproject.toml allows, for constraints.txt
 	$(PYTHON) -m venv --clear build/constraints
 	build/constraints/bin/pip install --quiet --upgrade pip
-	build/constraints/bin/pip install --quiet ".[connector,pulsar]" ./compose --group dev
+	build/constraints/bin/pip install --quiet ".[connector,otel,pulsar]" ./compose --group dev
 	build/constraints/bin/pip freeze --exclude helenus --exclude helenus-stack --exclude pip
 
 .PHONY: docs
@@ -116,5 +116,5 @@ $(READY): pyproject.toml compose/pyproject.toml constraints.txt hatch_build.py $
 	@$(BIN)/pip install --quiet --disable-pip-version-check --upgrade "pip>=25.1"
 	@# A dot every five seconds: pip is quiet for minutes.
 	@(while sleep 5; do printf .; done) & dots=$$!; trap "kill $$dots; echo" EXIT; \
-	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable ".[connector,pulsar]" --editable ./compose --group dev
+	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable ".[connector,otel,pulsar]" --editable ./compose --group dev
 	@touch $@

@@ -30,6 +30,7 @@ from helenus_agent.commitlog.entries import last_entry
 from helenus_agent.commitlog.segment import Segment
 from helenus_agent.commitlog.segment_header import Corrupt
 from helenus_agent.config import CDC_OFF, AgentSettings
+from helenus_agent.delivery.change_spans import ChangeSpans
 from helenus_agent.delivery.outbox import Outbox
 from helenus_agent.followed_tables import FollowedTables
 from helenus_agent.look_pauses import LookPauses
@@ -81,8 +82,10 @@ class Agent:
         state: StateDirectory,
         positions: Positions,
         transfer: Transfer,
+        spans: ChangeSpans | None = None,
     ) -> None:
         self._settings = settings
+        self._spans = spans
         self._offline = isinstance(cassandra, SavedNode)
         self._state = state
         self._positions = positions
@@ -298,9 +301,10 @@ class Agent:
             data, final = data[: truncation_position - base], False
         plans, node = self._followed.tables.plans, self._positions.host_id
         # 5 decode
+        read_ns = time.time_ns()
         batch = decode(data, base, final, plans, node, segment.id, segment.version, _EVENTS, live, padded)
         # 6 append
-        self._append_batch(segment, batch)
+        self._append_batch(segment, batch, read_ns)
         if live and (batch.schema or batch.unknown is not None):
             # The node logs a change of the schema before it applies it: it has by the time of a marker, as a rule.
             segment.hold(base + (last_entry(data, batch.next) if batch.schema else batch.next))
@@ -333,18 +337,21 @@ class Agent:
         plans, node = self._followed.tables.plans, self._positions.host_id
         while start < len(data):
             batch = decode(data[start:], base + start, False, plans, node, segment.id, segment.version, _EVENTS, True)
-            self._append_batch(segment, batch)
+            self._append_batch(segment, batch, time.time_ns())
             start += batch.next
             if not batch.next:
                 break
         gaps.report_taken_back(self._positions, segment.id, start, size - start)
 
-    def _append_batch(self, segment: Segment, batch: DecodedBatch) -> None:
+    def _append_batch(self, segment: Segment, batch: DecodedBatch, read_ns: int) -> None:
         """Append the events of a batch; count and report its problems."""
         self._followed.emit_drops_before(batch.changes)
         tables = self._followed.tables
-        for index, error in self._outbox.append(batch):
+        too_large = self._outbox.append(batch)
+        for index, error in too_large:
             gaps.report_too_large(self._positions, tables.followed[index], error)
+        if self._spans is not None:
+            self._spans.note_appended(batch.changes, tables.followed, read_ns, {index for index, _ in too_large})
         is_first = segment.unlinked and segment.id not in self._read_unlinked
         if is_first and batch.changes and self._queue.is_unlinked(segment):
             self._read_unlinked.add(segment.id)
@@ -370,6 +377,8 @@ class Agent:
         self._outbox.flush(timeout)
         reach("agent.after-flush")
         metrics.FLUSH.observe(time.monotonic() - started)
+        if self._spans is not None:
+            self._spans.finish()
         finished = self._queue.finished
         for segment in self._queue.segments + finished:
             if segment.started or segment.indexed or segment.unlinked:
@@ -434,6 +443,8 @@ class Agent:
             self._outbox.flush(0)
         self._outbox.waiting.clear()
         self._outbox.forget_topics()
+        if self._spans is not None:
+            self._spans.drop()
         self._followed.rewind()
         self._oldest = self._unsent_since()  # it waits since then, however often it is read again
         self._queue.rewind()

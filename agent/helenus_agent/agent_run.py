@@ -18,6 +18,7 @@ from helenus_agent import metrics
 from helenus_agent.agent import STARTING, Agent, may_pass
 from helenus_agent.commitlog import decoder
 from helenus_agent.config import AgentSettings, check_places, raw_directory
+from helenus_agent.delivery.change_spans import ChangeSpans
 from helenus_agent.node import identity
 from helenus_agent.node.cassandra import Cassandra, Node
 from helenus_agent.node.offline import SavedNode
@@ -26,6 +27,7 @@ from helenus_agent.segments.transfer import transfer_of
 from helenus_agent.state import StateDirectory, note_cdc_off, owned
 from helenus_schemas import __version__
 from helenus_schemas.errors import HelenusError, Kind
+from helenus_schemas.service.span_exporter import SpanQueue, check_traces, traced_ratio
 from helenus_schemas.settings.shared import NO_PULSAR
 from helenus_sinks.kafka.log import KafkaLog
 
@@ -54,6 +56,7 @@ class AgentRun:
         self._stop = stop
         self._drain = drain
         self._offline = offline
+        check_traces(settings)
         self._sink = open_log(settings)
 
     def ready(self) -> str | None:
@@ -111,7 +114,18 @@ class AgentRun:
         identity.check(node, settings, directory)
         check_places(settings, directory, node.settings)
         positions = state.load(str(node.host_id), node.cluster, list_segment_ids(directory))
-        return node, directory, Agent(settings, directory, cassandra, self._sink, state, positions, transfer)
+        spans = self._open_spans(cleanup)
+        agent = Agent(settings, directory, cassandra, self._sink, state, positions, transfer, spans)
+        return node, directory, agent
+
+    def _open_spans(self, cleanup: contextlib.ExitStack) -> ChangeSpans | None:
+        """Return what traces changes, if traces are switched on. What is in its queue goes when `cleanup` ends."""
+        ratio = traced_ratio(self._settings)
+        if ratio is None:
+            return None
+        queue = SpanQueue(self._settings, "helenus-agent", metrics.SPANS)
+        cleanup.callback(queue.close)
+        return ChangeSpans(queue, ratio, self._settings.log, self._settings.topic_prefix)
 
     def _show(self, node: Node, directory: Path, cleanup: contextlib.ExitStack) -> None:
         """Show in metrics and log what runs here."""

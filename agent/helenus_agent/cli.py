@@ -28,6 +28,7 @@ from helenus_schemas import __version__
 from helenus_schemas.errors import HelenusError, Kind
 from helenus_schemas.service import descriptors, logs
 from helenus_schemas.service.ownership import check_directory
+from helenus_schemas.service.span_exporter import check_traces
 from helenus_schemas.settings.properties import check_properties, together
 
 _STOP_LIMIT_S = 10.0
@@ -135,6 +136,7 @@ def _validate(properties: Path, connect: bool) -> None:
         )
         check_directory(settings.state_dir, "state.dir")
         check_pulsar(settings)
+        check_traces(settings)
         if settings.config_store == "file" or settings.cassandra_config or settings.cdc_raw_dir:
             check_places(settings, raw_directory(settings), {}, source)
         transfer_of(settings.segment_transfer, settings.segment_archive_dir)

@@ -35,6 +35,7 @@ from helenus_schemas.settings.shared import (
     ListenerSettings,
     LogSettings,
     PulsarSettings,
+    TraceSettings,
 )
 from helenus_sinks.kafka.settings import shown, wrong_settings
 
@@ -116,7 +117,7 @@ _COMMITLOG = "it is the node's commitlog_directory, in which nothing may be dele
 Patterns = Annotated[CommaList, AfterValidator(_patterns)]
 
 
-class AgentSettings(ListenerSettings, CassandraSettings, PulsarSettings, KafkaSettings, LogSettings):
+class AgentSettings(ListenerSettings, CassandraSettings, PulsarSettings, KafkaSettings, LogSettings, TraceSettings):
     """The keys of agent.properties."""
 
     aliases: ClassVar[Mapping[str, str | Alias]] = ALIASES

@@ -61,6 +61,11 @@ RAW_HEADROOM = Gauge("helenus_agent_cdc_raw_headroom_bytes", "What is left of th
 OLDEST = Gauge("helenus_agent_oldest_unsent_seconds", "Age of the oldest data that is not acknowledged.")
 FLUSH = Histogram("helenus_agent_flush_seconds", "How long the broker takes to acknowledge events.")
 RETRIES = Counter("helenus_agent_retries", "Retries, by kind of error.", ["kind"])
+SPANS = Counter(
+    "helenus_agent_spans",
+    "Spans of traces by outcome: exported, failed (the receiver did not take them) or dropped (the queue was full).",
+    ["outcome"],
+)
 POSITION_SEGMENT = Gauge("helenus_agent_position_segment", "Id of the newest segment with an acknowledged position.")
 POSITION_OFFSET = Gauge("helenus_agent_position_offset_bytes", "Acknowledged position in that segment.")
 NODE = Info(

@@ -420,16 +420,26 @@ def _make_checkpoint(directory: Path) -> None:
 def _run_worker(worker: WorkerSettings, files: Mapping[str, Mapping[str, str]]) -> None:
     from helenus_connector import metrics
     from helenus_connector.control.topics import reach
+    from helenus_connector.query.batch_spans import BatchSpans
     from helenus_connector.worker import Worker
+    from helenus_schemas.service.span_exporter import SpanQueue, traced_ratio
 
     _make_checkpoint(worker.checkpoint_dir.absolute())
     reach(worker)
-    running = Worker(worker, files)
+    span_queue, ratio = None, traced_ratio(worker)
+    if ratio is not None:
+        span_queue = SpanQueue(worker, "helenus-connector", metrics.SPANS)
+    running = Worker(worker, files, None if span_queue is None else BatchSpans(span_queue, ratio or 0.0))
     metrics.TWINS.is_on = worker.metrics_other_products
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: running.stop())
     structlog.get_logger(__name__).info("worker.starting", connectors=list(files), listeners=worker.listeners)
-    if running.run():
+    try:
+        is_replaced = running.run()
+    finally:
+        if span_queue is not None:
+            span_queue.close()
+    if is_replaced:
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, signal.SIG_DFL)  # there is no worker any more that it could stop
         if not running.is_stopping:

@@ -21,6 +21,11 @@ AT_GATE = ("completed", "verified", "released", "dropped")
 STATES = ("RUNNING", "PAUSED", "STOPPED", "FAILED", "RESTARTING", "UNASSIGNED")
 """Of a connector and of a table's task, as Kafka Connect names them."""
 
+SPANS = Counter(
+    "helenus_connector_spans_total",
+    "Spans of traces by outcome: exported, failed (the receiver did not take them) or dropped (the queue was full).",
+    ["outcome"],
+)
 EVENTS_READ = Counter("helenus_connector_events_read_total", "Events read from the events topic.", _LABELS)
 EVENTS = Counter(
     "helenus_connector_events_total",

@@ -19,6 +19,7 @@ from helenus_connector.query.spark_session import check_java as check_java
 from helenus_connector.rest.listener import listen
 from helenus_schemas.errors import HelenusError
 from helenus_schemas.service.ownership import check_directory
+from helenus_schemas.service.span_exporter import check_traces
 from helenus_schemas.settings.properties import ConfigError, Problem, together
 from helenus_schemas.settings.shared import NO_PULSAR
 from helenus_sinks.kafka.rights import UNASKED
@@ -51,6 +52,7 @@ def check_machine(
         *(() if running else (lambda: _check_listener(worker, source),)),
     )
     check_directory(worker.checkpoint_dir.absolute(), "checkpoint.dir")
+    check_traces(worker)
     return running and f"checkpoint.dir={worker.checkpoint_dir}: stop the worker that has it first: {running}"
 
 

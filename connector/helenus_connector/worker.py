@@ -29,6 +29,7 @@ from helenus_connector.control.topics import TopicQueries
 from helenus_connector.gate.cache import prune
 from helenus_connector.history import History
 from helenus_connector.journal.committed import CommittedPositions
+from helenus_connector.query.batch_spans import BatchSpans
 from helenus_connector.query.events_query import EventsQuery
 from helenus_connector.query.garbage import DRIVER_SEARCH_AFTER, freeze
 from helenus_connector.query.query_runner import NO_BATCH
@@ -61,11 +62,14 @@ _NO_SPARK = "starting: Spark is not there yet"
 class Worker:
     """Runs connectors until `stop` is called, or until all that its files name have failed.
 
-    `files` are the properties of connectors by name, as they were written.
+    `files` are the properties of connectors by name, as they were written. `spans` trace batches, if that is wanted.
     """
 
-    def __init__(self, worker: WorkerSettings, files: Mapping[str, Mapping[str, str]]) -> None:
+    def __init__(
+        self, worker: WorkerSettings, files: Mapping[str, Mapping[str, str]], spans: BatchSpans | None = None
+    ) -> None:
         self.worker = worker
+        self._spans = spans
         self._keyspaces = Keyspaces(worker.model, files)
         self._topics = TopicQueries(worker)
         self.connectors = Connectors(worker, self._topics.earliest)
@@ -361,7 +365,7 @@ class Worker:
     def _new_query(self, group: str, directory: Path) -> EventsQuery | RowsQuery:
         if self._has_rows(group):
             return RowsQuery(self.worker, self.connectors, group, directory, self.snapshots)
-        return EventsQuery(self.worker, self.connectors, group, directory, self.snapshots.need)
+        return EventsQuery(self.worker, self.connectors, group, directory, self.snapshots.need, self._spans)
 
     def _end_empty_groups(self, directory: Path) -> None:
         """End the queries that no connector has any more, or whose `state` is another. One that comes again gets

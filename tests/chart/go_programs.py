@@ -1,4 +1,5 @@
-"""Programs of Kubernetes that are built here from their Go modules, into the cache: `helm`, `kube-apiserver`, `etcd`.
+"""Programs that are built here from their Go modules, into the cache: `helm`, `kube-apiserver`, `etcd` and a collector
+of OpenTelemetry.
 
 Each has a module below go/, whose go.sum has the checksums of all that it is built of. The first build of the API
 server takes seven minutes on two cores, and 4 GB in Go's own caches.
@@ -22,6 +23,7 @@ _PACKAGES = {
     "helm": ("helm", "helm.sh/helm/v3/cmd/helm"),
     "kube-apiserver": ("apiserver", "k8s.io/kubernetes/cmd/kube-apiserver"),
     "etcd": ("etcd", "go.etcd.io/etcd/server/v3"),
+    "otel-collector": ("collector", "."),
 }
 _VERSION = "k8s.io/component-base/version.git"
 _VERSIONS = {"kube-apiserver": f"-X {_VERSION}Version=v1.37.2 -X {_VERSION}Major=1 -X {_VERSION}Minor=37"}
@@ -36,7 +38,7 @@ def program(name: str) -> Path:
     if go is None:
         pytest.skip(f"no Go here, by which the test builds {name}: install Go 1.26 or later")
     directory = _HERE / module
-    files = [(directory / "go.mod").read_bytes(), (directory / "go.sum").read_bytes(), Path(__file__).read_bytes()]
+    files = [path.read_bytes() for path in (*sorted(directory.glob("*.*")), Path(__file__))]
     digest = hashlib.sha256(b"".join(files)).hexdigest()[:12]
     target = cache_directory() / "kubernetes" / f"{name}-{digest}"
     with exclusive(target.with_suffix(".lock"), Silent(), f"another test builds {name}"):

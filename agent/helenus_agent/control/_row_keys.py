@@ -20,8 +20,8 @@ MAX_KEYS, MAX_CHARACTERS = 500, 10_000
 ROW_KEYS = frozenset(
     "log topic.prefix headers topic.partitions topic.creation.default.replication.factor topic.retention.ms "
     "table.include.list table.exclude.list cells.include.list errors.large.event transactional.tables read.mode "
-    "poll.interval.ms log.level metrics.other.products bootstrap.servers pulsar.service.url pulsar.admin.url "
-    "pulsar.tenant pulsar.namespace pulsar.auth.token pulsar.tls.check.hostname".split()
+    "poll.interval.ms log.level otel.traces.sampler.arg metrics.other.products bootstrap.servers pulsar.service.url "
+    "pulsar.admin.url pulsar.tenant pulsar.namespace pulsar.auth.token pulsar.tls.check.hostname".split()
 )
 """Keys of an agent's file that a row may have: those that are the same on all nodes."""
 ROW_SETTINGS = frozenset(

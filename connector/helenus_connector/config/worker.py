@@ -25,7 +25,7 @@ from helenus_schemas.settings.fields import (
 )
 from helenus_schemas.settings.model import Alias, Group
 from helenus_schemas.settings.properties import ConfigError, Problem, read_properties
-from helenus_schemas.settings.shared import KafkaSettings, ListenerSettings, LogSettings, PulsarSettings
+from helenus_schemas.settings.shared import KafkaSettings, ListenerSettings, LogSettings, PulsarSettings, TraceSettings
 
 _MASTER = re.compile(
     r"local(-cluster\[\d+,\d+,\d+]|\[([1-9]\d*|\*)(, *\d+)?])?|spark://\S+:\d+(,\S+:\d+)*|yarn|k8s://\S+"
@@ -54,7 +54,7 @@ _NO_TOPIC = re.compile(r"[^a-zA-Z0-9._-]")
 """What no name of a topic of Kafka's has."""
 
 
-class WorkerSettings(ListenerSettings, PulsarSettings, KafkaSettings, LogSettings):
+class WorkerSettings(ListenerSettings, PulsarSettings, KafkaSettings, LogSettings, TraceSettings):
     """What all connectors of a worker share."""
 
     aliases: ClassVar[Mapping[str, str | Alias]] = _ALIASES

@@ -17,6 +17,7 @@ from helenus_connector.pipeline._image_digest import digest_of, digest_of_record
 from helenus_connector.pipeline._record_appender import RecordAppender
 from helenus_connector.pipeline._table_version import TableVersions
 from helenus_connector.pipeline._undeliverable import Undeliverable
+from helenus_connector.pipeline._untraced import StageTrace
 from helenus_connector.pipeline.batch_outcome import BatchOutcome
 from helenus_schemas.cql.values import Malformed
 from helenus_schemas.errors import HelenusError, Kind
@@ -32,6 +33,11 @@ class Publisher:
         self._versions = versions
         self._appender = appender
         self._undeliverable = undeliverable
+
+    def traced(self, trace: StageTrace) -> Publisher:
+        """Return what publishes a batch with this trace."""
+        versions = trace.traced_versions(self._versions)
+        return self if versions is self._versions else Publisher(versions, self._appender, self._undeliverable)
 
     def publish(self, log: Log, batch: ResolverBatch, group: Sequence[ResolvedKey], outcome: BatchOutcome) -> None:
         """Append the records of some keys of a batch. Raises as the Log, and as `Undeliverable`."""

@@ -10,6 +10,7 @@ import structlog
 
 from helenus_connector.cassandra_rows.table_definition import read_definition
 from helenus_connector.config.connector import ConnectorSettings
+from helenus_connector.config.state import marker_topic
 from helenus_connector.interfaces.shape import Shape
 from helenus_connector.shape.choice import make_shape
 from helenus_connector.shape.encoding.registry import Registry
@@ -66,6 +67,13 @@ class TableVersions:
         self._apply_definition(
             read_definition(self._session, self._settings, self._schema_state, version_request), log, force=False
         )
+
+    def declare(self, log: Log) -> None:
+        """Declare the schemas of the topics that records go to, where the Log keeps schemas."""
+        if self.current.schemas is not None:
+            log.declare(self.current.topic, self.current.schemas)
+            if not self._settings.markers:
+                log.declare(marker_topic(self._settings.data), self.current.schemas)
 
     def preparation(self, log: Log, version_request: Any) -> Callable[[], None] | None:
         """Return the first `follow` as a function that a thread may call while the Log is used; None if that uses it

@@ -6,7 +6,7 @@ from collections import defaultdict
 from dataclasses import dataclass, field
 
 from helenus_connector.interfaces.event import Gap
-from helenus_connector.interfaces.gate import GateState
+from helenus_connector.interfaces.gate import GateState, Intake
 from helenus_connector.interfaces.resolver import ResolverOutcome
 from helenus_connector.unconfirmed.unconfirmed_key import PublishedKeys, TopicPartition, UnconfirmedKey
 from helenus_schemas.errors import HelenusError
@@ -55,6 +55,19 @@ class BatchOutcome:
     at_gate: GateState = field(default_factory=GateState)
     read_from: float | None = None
     read_until: float | None = None
+
+    @classmethod
+    def from_intake(cls, intake: Intake) -> BatchOutcome:
+        """Return the outcome of a batch so far: what the gate has decided."""
+        return cls(
+            read=intake.read,
+            confirmed=intake.confirmed,
+            outdated=intake.outdated,
+            dropped=intake.dropped,
+            paused=intake.paused,
+            gaps=intake.gaps,
+            at_gate=intake.at_gate,
+        )
 
     def add(self, resolver_outcome: ResolverOutcome) -> None:
         """Take over what the resolver returned."""

@@ -6,8 +6,7 @@
                                                               7 hand back  what waits, to the driver
 
 The order is what keeps everything: nothing is marked before the flush is acknowledged, and whatever raises before that
-leaves the same events to be done again. Where a batch is a transaction, a commit of the records with what waits comes
-between 5 and 6.
+leaves the same events to be done again. A batch that is a transaction is committed, with what waits, between 5 and 6.
 """
 
 from __future__ import annotations
@@ -18,7 +17,6 @@ from typing import Any
 
 from helenus_connector.cassandra_rows import budget
 from helenus_connector.config.connector import ConnectorSettings
-from helenus_connector.config.state import marker_topic
 from helenus_connector.gate.cache import Caches
 from helenus_connector.gate.gate import ChangeGate
 from helenus_connector.gate.replicas import Replicas
@@ -31,6 +29,7 @@ from helenus_connector.pipeline._record_appender import RecordAppender
 from helenus_connector.pipeline._table_version import TableVersion, TableVersions
 from helenus_connector.pipeline._transaction import Transaction
 from helenus_connector.pipeline._undeliverable import Undeliverable
+from helenus_connector.pipeline._untraced import UNTRACED, StageTrace
 from helenus_connector.pipeline.batch_outcome import BatchOutcome
 from helenus_connector.reread.resolver import RereadResolver
 from helenus_connector.resolve.none import WrittenResolver
@@ -93,6 +92,7 @@ class Stage:
         gate_waits: GateWaits = NOTHING_WAITS,
         version_request: Any = None,
         transaction: Transaction | None = None,
+        trace: StageTrace = UNTRACED,
     ) -> BatchOutcome:
         """Do one batch. `due_keys` are unconfirmed keys of the same partitions, to be read again. `trust_images` says
         that no earlier attempt at this batch can have published something newer than a due key's image. At most
@@ -108,6 +108,7 @@ class Stage:
         gate_batch = self._gate.begin_batch(version.codec, version.created_at, gate_waits)
         intake, admitted = gate_batch.intake, gate_batch.admit(events)
         batch = self._resolver.begin_batch(version.table, version.codec, admitted, due_keys, version.created_at)
+        trace.end_step("gate")
         if intake.poison:
             self._renew(batch)  # or is it of a table that the node that was asked does not know yet?
         # 2 to 5. Once more, from the first key, if the table, or what its topic takes, is not what it was.
@@ -118,9 +119,10 @@ class Stage:
             is_last = attempts == _ATTEMPTS
             # Of a former attempt some records may be durable, unless it was a transaction.
             is_trusted = trust_images and (attempts == 1 or transaction is not None)
-            outcome = self._attempt(batch, intake, is_trusted, may_wait, is_last, transaction)
+            outcome = self._attempt(batch, intake, is_trusted, may_wait, is_last, transaction, trace)
             if outcome is None and transaction is not None:
                 transaction.abort()
+        trace.end_step("flush")
         reach("connector.after-flush")
         resolved = batch.confirm()
         outcome.add(resolved)
@@ -163,23 +165,21 @@ class Stage:
         may_wait: int,
         is_last: bool,
         transaction: Transaction | None,
+        trace: StageTrace,
     ) -> BatchOutcome | None:
         """Do steps 2 to 5. Returns None if they are to be repeated; if it `is_last` that is an error."""
-        outcome = BatchOutcome(read=intake.read, confirmed=intake.confirmed, outdated=intake.outdated, gaps=intake.gaps)
-        outcome.dropped, outcome.at_gate, outcome.paused = intake.dropped, intake.at_gate, intake.paused
-        if self._version.schemas is not None:
-            self.log.declare(self._version.topic, self._version.schemas)
-            if not self.settings.markers:
-                self.log.declare(marker_topic(self.settings.data), self._version.schemas)
-        has_read_rows = False
+        outcome = BatchOutcome.from_intake(intake)
+        self.versions.declare(self.log)
+        publisher, has_read_rows = self._publisher.traced(trace), False
         try:
             # 2. resolve
             for group in batch.resolve(trust_images, may_wait):
                 has_read_rows = has_read_rows or any(resolved_key.is_read for resolved_key in group[:1])
-                self._publisher.publish(self.log, batch, group, outcome)  # 3. shape, 4. append
+                publisher.publish(self.log, batch, group, outcome)  # 3. shape, 4. append
                 if transaction is None:
                     self.log.keep_short(FLUSH_TIMEOUT_S)
             outcome.dead_lettered += self._undeliverable.bury_events(self.log, intake.poison)
+            trace.end_step("publish")
             if not (has_read_rows and self.versions.is_altered()):
                 (self.log if transaction is None else transaction).flush(FLUSH_TIMEOUT_S)  # 5. flush
                 return outcome

@@ -20,11 +20,13 @@ from helenus_connector.control.status import Task
 from helenus_connector.gate.waiting import NOTHING, WaitingChanges, WaitingLimits
 from helenus_connector.interfaces.gate import GateWaits
 from helenus_connector.pipeline.batch_outcome import BatchOutcome
+from helenus_connector.pipeline.batch_trace import TracedBatch
 from helenus_connector.query import _spark_job as job
 from helenus_connector.query._batch_limits import TaskRanges
 from helenus_connector.query._spark_job import SparkJobs
 from helenus_connector.query._worker_task import TopicResult, WaitingOfTopic, topic_task
 from helenus_connector.query.batch_metrics import GapLog, count_outcome, note_failed_attempt
+from helenus_connector.query.batch_spans import BatchSpans
 from helenus_connector.unconfirmed.keys import UnconfirmedKeys
 from helenus_connector.unconfirmed.unconfirmed_key import MOST_WAITING, TopicPartition, UnconfirmedKey
 from helenus_schemas.errors import HelenusError, Kind
@@ -45,7 +47,7 @@ class DriverBatches:
     does `begin_batch`, with which a batch begins; `refresh_plan` follows its outcome, so that the planner never goes by
     a plan from before that. `unconfirmed` and what is `waiting` at the gates outlive the query. `lost` is called with a
     task and why changes of its table are missing, before the batch ends; `note_journal` with how many bytes a batch has
-    written to the query's journal, after its outcome is applied.
+    written to the query's journal, after its outcome is applied. `spans` has traces of the batches, if they are wanted.
     """
 
     def __init__(
@@ -57,6 +59,7 @@ class DriverBatches:
         waiting: WaitingChanges,
         lost: Callable[[Task, str], None],
         note_journal: Callable[[int], None] = lambda _: None,
+        spans: BatchSpans | None = None,
     ) -> None:
         self._refresh_plan = refresh_plan
         self._begin_batch = begin_batch
@@ -65,6 +68,7 @@ class DriverBatches:
         self.waiting = waiting
         self._lost = lost
         self._note_journal = note_journal
+        self._spans = spans
         self._used_plan: QueryPlan | None = None
         self._written_due: tuple[float | None, Path | None] = None, None
         plan, _ = refresh_plan()
@@ -87,11 +91,16 @@ class DriverBatches:
         the batch is held and repeated, or its task fails; the others go on. Returns the errors by topic. Raises when
         Spark could not run the batch at all.
         """
+        if self._spans is None:
+            return self._process(jobs, batch_id, None)
+        return self._spans.run(self._plan.group, batch_id, lambda traced: self._process(jobs, batch_id, traced))
+
+    def _process(self, jobs: SparkJobs, batch_id: int, traced_batch: TracedBatch | None) -> dict[str, HelenusError]:
         start = time.monotonic()
         plan, tasks = self._begin_batch()
         self._use(plan)
         self._held_positions.begin_batch()
-        results = self._run(jobs, plan)
+        results = self._run(jobs, plan, traced_batch)
         for result in results:
             if result.is_uncertain and result.error is not None:
                 raise result.error  # the next run learns from the broker what was committed
@@ -120,7 +129,7 @@ class DriverBatches:
         self.waiting.use({t: WaitingLimits.from_settings(c) for t, c in plan.connectors.items()})
         self._used_plan = plan
 
-    def _run(self, jobs: SparkJobs, plan: QueryPlan) -> list[TopicResult]:
+    def _run(self, jobs: SparkJobs, plan: QueryPlan, traced_batch: TracedBatch | None) -> list[TopicResult]:
         now = time.time()
         due_keys: dict[str, list[UnconfirmedKey]] = {}
         for unconfirmed in self.unconfirmed.select_due(now, plan.max_batch_size):
@@ -132,9 +141,11 @@ class DriverBatches:
             once = topics & plan.exactly_once.keys()
             with_keys = self.unconfirmed.waiting_topics() if once else set()
             waiting = {topic: self._waiting_of(topic, topic in with_keys) for topic in once}
-            return topic_task(plan.for_topics(topics), due_keys, may_wait, gate_waits, waiting)
+            return topic_task(plan.for_topics(topics), due_keys, may_wait, gate_waits, waiting, traced_batch)
 
         results = job.run(jobs, plan.parts_file, task_for)
+        if self._spans is not None:
+            self._spans.add_results(results)
         for result in results:
             past = self._past_partitions.setdefault(result.topic, set())
             past -= result.starts.keys()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -23,6 +23,7 @@ from helenus_connector.interfaces.event import Event
 from helenus_connector.interfaces.gate import NOTHING_WAITS, GateWaits
 from helenus_connector.journal.transaction import BatchTransaction
 from helenus_connector.pipeline.batch_outcome import BatchOutcome
+from helenus_connector.pipeline.batch_trace import UNTRACED, TableTrace, TracedBatch
 from helenus_connector.pipeline.stage import Stage
 from helenus_connector.query import worker_process
 from helenus_connector.query._batch_limits import TaskRanges
@@ -33,6 +34,7 @@ from helenus_connector.query.worker_process import StageParts
 from helenus_connector.unconfirmed.unconfirmed_key import MOST_WAITING, UnconfirmedKey
 from helenus_schemas.errors import HelenusError, Kind, reason
 from helenus_schemas.service import logs
+from helenus_schemas.service.spans import FinishedSpan
 from helenus_sinks.kafka.owned_log import OwnedKafkaLog
 from helenus_sinks.log import Log
 
@@ -45,7 +47,7 @@ class TopicResult:
     those that were not read to the end of the batch. Without outcome and error the topic had left the plan, and nothing
     was done. Up to the offsets in `read` an earlier run has read them. `planned_ends` is where the batch ends.
     `journal_bytes` were written to the query's journal. With `is_uncertain` nobody knows whether the transaction was
-    committed.
+    committed. `spans` are those of the batch's trace, if there is one.
     """
 
     topic: str
@@ -58,6 +60,7 @@ class TopicResult:
     planned_ends: dict[str, int] = field(default_factory=dict)
     journal_bytes: int = 0
     is_uncertain: bool = False
+    spans: tuple[FinishedSpan, ...] = ()
 
     @property
     def ends_to_commit(self) -> dict[int, int]:
@@ -90,15 +93,16 @@ def topic_task(
     may_wait: int = MOST_WAITING,
     gate_waits: Mapping[str, GateWaits] | None = None,
     waiting: Mapping[str, WaitingOfTopic] = MappingProxyType({}),
+    traced_batch: TracedBatch | None = None,
 ) -> Callable[[Iterator[TaskRanges]], Iterator[TopicResult]]:
     """Return the function for `_spark_job.run`: it yields one `TopicResult` a topic. `due_keys` are unconfirmed keys by
     events topic. `may_wait` is how many more may wait. `gate_waits` is what waits at the gates, by events topic too,
-    and `waiting` what waits of those that are published exactly once.
+    and `waiting` what waits of those that are published exactly once. With a `traced_batch` the results have spans.
 
     As all functions for Spark, it is one of a module: of a nested one, Spark makes a copy in each task, which has
     copies of the module's variables.
     """
-    return partial(_run_parts, plan, due_keys, may_wait, gate_waits, dict(waiting))
+    return partial(_run_parts, plan, due_keys, may_wait, gate_waits, dict(waiting), traced_batch)
 
 
 def _run_parts(
@@ -107,6 +111,7 @@ def _run_parts(
     may_wait: int,
     gate_waits: Mapping[str, GateWaits] | None,
     waiting: Mapping[str, WaitingOfTopic],
+    traced_batch: TracedBatch | None,
     tasks: Iterator[TaskRanges],
 ) -> Iterator[TopicResult]:
     worker_process.end_with_parent()
@@ -152,22 +157,33 @@ def _run_parts(
                 topic_waits = (
                     _waits_of_partitions(gate_waits.get(topic), result.starts) if gate_waits else NOTHING_WAITS
                 )
-                _run(
-                    plan,
-                    settings,
-                    events[topic],
-                    keys,
-                    trust_images,
-                    result,
-                    may_wait,
-                    topic_waits,
-                    version_requests,
-                    waiting.get(topic, NOTHING_OF_TOPIC),
-                )
+                trace = None if traced_batch is None else _begin_trace(plan, settings, traced_batch, events[topic])
+                with nullcontext() if trace is None else trace.logged():
+                    _run(
+                        plan,
+                        settings,
+                        events[topic],
+                        keys,
+                        trust_images,
+                        result,
+                        may_wait,
+                        topic_waits,
+                        version_requests,
+                        waiting.get(topic, NOTHING_OF_TOPIC),
+                        trace,
+                    )
+                if trace is not None:
+                    result.spans = trace.finish(result.outcome, result.error)
                 if result.outcome is not None:
                     result.outcome.lost = lost[topic]
     yield from results.values()
     freeze(("stages", worker_process.count("stage")))
+
+
+def _begin_trace(
+    plan: QueryPlan, settings: ConnectorSettings, traced_batch: TracedBatch, events: list[Event]
+) -> TableTrace:
+    return TableTrace(traced_batch, settings, events, (plan.worker.log, plan.worker.data_log or plan.worker.log))
 
 
 def _is_new(plan: QueryPlan, topic: str) -> bool:
@@ -210,6 +226,7 @@ def _run(
     gate_waits: GateWaits = NOTHING_WAITS,
     version_requests: Mapping[int, Any] = MappingProxyType({}),
     waiting: WaitingOfTopic = NOTHING_OF_TOPIC,
+    trace: TableTrace | None = None,
 ) -> None:
     """Run a table's stage. Its errors go to the driver, which handles each kind."""
     is_once = settings.events in plan.exactly_once
@@ -231,7 +248,9 @@ def _run(
             request = version_requests.get(id(stage.session))
             if is_once and past_events:
                 stage.note_past(past_events, waiting.changes, waiting.at_gate, request)
-            result.outcome = stage.run(events, due_keys, trust_images, may_wait, gate_waits, request, transaction)
+            result.outcome = stage.run(
+                events, due_keys, trust_images, may_wait, gate_waits, request, transaction, trace or UNTRACED
+            )
         result.outcome.read += skipped
         result.outcome.confirmed += skipped
         if settings.gate != "one" and events:

@@ -23,6 +23,7 @@ from helenus_connector.journal.support import NOT_FENCED, not_supported, obstacl
 from helenus_connector.query._driver_batch import DriverBatches
 from helenus_connector.query._spark_job import SparkJobs
 from helenus_connector.query.batch_metrics import note_failed_attempt
+from helenus_connector.query.batch_spans import BatchSpans
 from helenus_connector.query.handover import MicroBatch
 from helenus_connector.query.query_runner import QueryRunner
 from helenus_connector.query.spark_session import task_slots
@@ -43,7 +44,7 @@ fence that shows its end.
 
 class EventsQuery(QueryRunner):
     """Runs from `start` until `stop`, or until `failure`, which ends the worker. `directory` is the run's own.
-    `report_loss` is called with a task and the reason why changes of its table are missing.
+    `report_loss` is called with a task and the reason why changes of its table are missing. `spans` trace its batches.
 
     Raises HelenusError(STATE) if the files next to its checkpoint can't be read.
     """
@@ -57,10 +58,12 @@ class EventsQuery(QueryRunner):
         group: str,
         directory: Path,
         report_loss: Callable[[Task, str], None],
+        spans: BatchSpans | None = None,
     ) -> None:
         super().__init__(f"query.group {group}", f"query-{group}", group, worker.checkpoint_dir.absolute() / group)
         self._worker = worker
         self._report_loss = report_loss
+        self._spans = spans
         self._connectors = connectors
         self._group = group
         self._directory = directory
@@ -192,6 +195,7 @@ class EventsQuery(QueryRunner):
             self._waiting,
             self._report_loss,
             self._note_journal,
+            self._spans,
         )
         query = self.begin_in_turn(partial(self._begin, spark, batches))
         if query is not None:

@@ -6,5 +6,6 @@
 - `listener_tls`: its certificates. `descriptors`: how many files a process may have open.
 - `durable`: files that survive a crash. `ownership`: directories and locks that no other user may change.
 - `cassandra`: a driver session from settings.
+- `spans`: those of OpenTelemetry, as data. `span_exporter`: sends them, if traces are switched on.
 - `failpoints`: points at which tests kill the process.
 """

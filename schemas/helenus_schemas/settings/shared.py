@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Annotated, ClassVar
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field, SecretStr
 
@@ -75,6 +75,17 @@ class LogSettings(Settings):
     """Lowest level that is logged."""
     log_format: Annotated[str, Field(pattern="^(text|json)$"), Group("Logging")] = "text"
     """Format of log lines, which have an event name and fields."""
+
+
+class TraceSettings(Settings):
+    """Which spans a command exports, by OpenTelemetry's names. Its variables `OTEL_…` say where to."""
+
+    otel_traces_exporter: Annotated[Literal["", "none", "otlp"], Group("Traces")] = ""
+    """`otlp` sends [traces](monitoring.md#traces) to OpenTelemetry, which needs the extra `otel`. Default: the variable
+    `OTEL_TRACES_EXPORTER`, or `none`."""
+    otel_traces_sampler_arg: Annotated[float | None, Field(ge=0, le=1), Group("Traces")] = None
+    """The part of changes that is traced, 0 to 1: the same for agents and connectors. Default: as `OTEL_TRACES_SAMPLER`
+    and `OTEL_TRACES_SAMPLER_ARG` say, or 0.01."""
 
 
 class ListenerSettings(Settings):
