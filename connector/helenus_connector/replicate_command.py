@@ -22,7 +22,7 @@ def run_replicator(properties: Path, once: bool, snapshot: Path | None) -> None:
     """Replicate until SIGTERM or Ctrl-C; with `once` to the topics' end. Raises HelenusError."""
     settings = ReplicationSettings.load(properties)
     logs.configure(settings.log_level, settings.log_format)
-    with both_sessions(settings) as sessions:
+    with both_sessions(settings, once) as sessions:
         refuse_loops(settings, sessions)
         replicator = Replicator(settings, sessions, once, snapshot)
 
@@ -52,7 +52,7 @@ def compare_tables(properties: Path, level: str, patience: float, limit: int, re
             click.echo(f"{name}: {share:.1%} of the ring, {counted(rows, 'row')}", err=True)
 
     is_equal = True
-    with both_sessions(settings) as sessions:
+    with both_sessions(settings, once=True) as sessions:
         for result in compare(settings, sessions, level, patience, repair, note):
             _show(result, limit)
             is_equal &= result.is_equal

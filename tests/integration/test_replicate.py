@@ -159,7 +159,7 @@ def are_equal(session: Any, there: Any, replication: Replication) -> None:
         assert rows_of(session, name) == rows_of(there, name), f"seed {SEED}, {name}"
 
 
-def test_every_type_and_every_kind_of_delete(
+def test_each_type_and_each_kind_of_delete(
     agent: Pipeline, status: Status, target: Status, session: Any, there: Any, tmp_path: Path
 ) -> None:
     create(session, there, "types", TYPES)
@@ -318,3 +318,45 @@ def test_mistakes_have_one_line(
     assert "same keyspace of the same cluster" in refusal(
         "wrong", target_cassandra_contact_points=",".join(status.contact_points), target_cassandra_port=status.cql_port
     )
+
+
+def test_every_type_dev(
+    agent: Pipeline, status: Status, target: Status, session: Any, there: Any, tmp_path: Path
+) -> None:
+    import importlib.util, traceback
+    started = time.time()
+    out = open("/tmp/repl_out.txt", "a", buffering=1)
+    def load():
+        spec = importlib.util.spec_from_file_location("real_tests", "/tmp/test_replicate_real.py")
+        module = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+        return module
+    number = 0
+    def run(name, *more):
+        nonlocal number
+        number += 1
+        for side in (session, there):
+            for row in list(side.execute("SELECT table_name FROM system_schema.tables WHERE keyspace_name='copied'")):
+                if row.table_name != "marks":
+                    side.execute(f"DROP TABLE copied.{row.table_name}")
+        directory = tmp_path / str(number)
+        directory.mkdir()
+        begun = time.time()
+        try:
+            getattr(load(), name)(agent, status, target, session, there, directory, *more)
+            out.write(f"PASSED {name} {more} {time.time()-begun:.0f} s\n")
+        except BaseException:
+            out.write(f"FAILED {name} {more} {time.time()-begun:.0f} s\n{traceback.format_exc()}\n")
+    tests = ["test_each_type_and_each_kind_of_delete", "test_mistakes_have_one_line", "test_rows_of_before_are_copied_while_changes_come", "test_random_tables:0", "test_random_statements_while_it_is_killed"]
+    while time.time() - started < 440:
+        if tests:
+            name, _, more = tests.pop(0).partition(":")
+            run(name, *([int(more)] if more else []))
+            continue
+        if os.path.exists("/tmp/repl_stop"):
+            break
+        if os.path.exists("/tmp/repl_next"):
+            tests = open("/tmp/repl_next").read().split()
+            os.unlink("/tmp/repl_next")
+        time.sleep(0.5)
+    out.write(f"OVER {time.time()-started:.0f}\n")

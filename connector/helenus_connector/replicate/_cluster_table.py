@@ -13,11 +13,11 @@ from cassandra.query import BoundStatement
 
 from helenus_connector.cassandra_rows.cell_reader import CellProjection
 from helenus_connector.cassandra_rows.raw_rows import RawProtocolHandler, row_factory
-from helenus_connector.config.replication import ReplicationSettings, for_target
+from helenus_connector.config.replication import for_target
 from helenus_connector.gate.replicas import routing_key
 from helenus_connector.interfaces.resolver import SchemaChanged
 from helenus_connector.replicate._requests import DRIVER_ERRORS, RequestSender, request_error
-from helenus_schemas.codec.key import Key
+from helenus_schemas.codec.key import Key, KeyCodec
 from helenus_schemas.cql.table import Table, read_tables
 from helenus_schemas.cql.types import quote
 from helenus_schemas.errors import HelenusError, Kind
@@ -32,8 +32,13 @@ RowKey = tuple[Key, Scope]
 """A row's key and ROW, or a partition's with None for its clustering columns and STATIC."""
 
 
+def row_key(key: Key, scope: Scope) -> RowKey:
+    """Return the key of an event as that of a row: a clustering value of no bytes is null in an event."""
+    return (tuple(value or b"" for value in key) if scope is Scope.ROW else key), scope
+
+
 class RowImage:
-    """The live cells of a row. `is_live` of one of the scope ROW: the row itself is there; its cells may be none."""
+    """The live cells of a row, of which there may be none. `read_at_ms` is by the node's clock, ms since the epoch."""
 
     __slots__ = ("cells", "read_at_ms")
 
@@ -58,11 +63,6 @@ def open_session(settings: CassandraSettings, is_target: bool) -> Any:
         raise (for_target(error) if is_target else error) from None
 
 
-def source_settings(settings: ReplicationSettings) -> CassandraSettings:
-    """Return how to reach the source."""
-    return settings
-
-
 class ClusterTable:
     """One version of a table of one cluster. `level` is the consistency level of reads."""
 
@@ -72,6 +72,7 @@ class ClusterTable:
         self.level = level
         self.sender = sender
         self._projection = CellProjection(session, table)
+        self._codec = KeyCodec(table)
 
     def read(self, keys: Sequence[RowKey], level: str = "") -> dict[RowKey, RowImage]:
         """Return the rows of these keys that there are."""
@@ -83,8 +84,9 @@ class ClusterTable:
             statements.append(self._bind(where, scope, values, level, key))
         answers = self.sender.send(statements)
         rows: dict[RowKey, RowImage] = {}
-        for (_, scope), answer in zip(keys, answers, strict=True):
-            rows.update(self._images(answer, scope))
+        for row_key, answer in zip(keys, answers, strict=True):
+            for _, image in self._images(answer, row_key[1]):
+                rows[row_key] = image
         return rows
 
     def read_partitions(self, keys: Sequence[Key], level: str = "") -> dict[RowKey, RowImage]:
@@ -165,7 +167,7 @@ class ClusterTable:
                 continue
             if scope is Scope.ROW:
                 cells = cells._replace(liveness=_liveness(cells, row.read_at_ms))
-            yield (key + no_row, scope), RowImage(cells, row.read_at_ms)
+            yield (self._codec.normalize(key + no_row), scope), RowImage(cells, row.read_at_ms)
 
 
 def _liveness(cells: Cells, read_at_ms: int) -> Liveness:

@@ -50,17 +50,17 @@ def check_columns(types: Mapping[str, CqlType], columns: Collection[str], target
         )
 
 
-def dropped_columns(cells: Cells, source: Table) -> set[str]:
-    """Return the columns of a change that the source does not have any more."""
-    present = {column.name for column in source.values}
-    return {name for name in cells.columns if name not in present}
-
-
 def without_dropped(cells: Cells, source: Table) -> Cells:
     """Return a change without the cells that a DROP of their column took: its values come back with no column of the
-    same name.
+    same name. Raises HelenusError SCHEMA_BEHIND for a column that the source neither has nor had: the node that was
+    asked for the definition does not know it yet.
     """
-    dropped_at, gone = source.dropped_at, dropped_columns(cells, source)
+    present = {column.name for column in source.values}
+    dropped_at, gone = source.dropped_at, cells.columns.keys() - present
+    if unknown := sorted(gone - source.dropped.keys()):
+        problem = f"the source does not show columns that were written: {unknown}"
+        advice = "see whether all nodes of the source have the same schema version (nodetool describecluster)"
+        raise HelenusError(Kind.SCHEMA_BEHIND, problem, f"source {source.full_name}", advice)
     if not dropped_at and not gone:
         return cells
 

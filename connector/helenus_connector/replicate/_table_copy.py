@@ -13,7 +13,7 @@ import structlog
 from cassandra import ConsistencyLevel
 
 from helenus_connector.config.replication import ReplicationSettings, for_target
-from helenus_connector.replicate._cluster_table import ClusterTable, RowImage, RowKey, read_table
+from helenus_connector.replicate._cluster_table import ClusterTable, RowImage, RowKey, read_table, row_key
 from helenus_connector.replicate._differences import repair_cells
 from helenus_connector.replicate._fit import check_columns, check_keys, without_dropped
 from helenus_connector.replicate._list_copies import ListCopier, ListKey
@@ -51,7 +51,9 @@ class Batch:
 
 
 class TableCopy:
-    """One table, by its name in the source. Raises HelenusError by the cause of a failure."""
+    """One table, by its name in the source. Raises HelenusError by the cause of a failure. `outdated` counts changes of
+    dropped tables of the same name, which are not written.
+    """
 
     def __init__(
         self,
@@ -70,6 +72,7 @@ class TableCopy:
         self._checked: set[tuple[bytes, tuple[str, ...]]] = set()
         self._definitions: set[bytes] = set()
         self.is_light = False
+        self.outdated = 0
         self.refresh()
 
     def refresh(self) -> None:
@@ -107,6 +110,7 @@ class TableCopy:
             return
         cells = decode_cells(change.cells, change.scope)
         if self._is_of_dropped_table(cells):
+            self.outdated += 1
             return
         self._check(cells)
         cells = without_dropped(cells, self.source.table)
@@ -128,18 +132,18 @@ class TableCopy:
         if batch.rows or batch.partitions:
             self.patience.wait(_SETTLE_S)
             self.repair(batch.rows, batch.partitions)
-        for row_key, image in self.target.read_partitions(list(batch.deleted)).items():
+        for name, image in self.target.read_partitions(list(batch.deleted)).items():
             for column in {cell.column for cell in image.cells.cells} & self.lists:
-                write_time = batch.deleted[row_key[0][: len(self.source.table.partition_key)] + self._no_row]
-                batch.lists.setdefault((row_key, column), write_time)
+                write_time = batch.deleted[name[0][: len(self.source.table.partition_key)] + self._no_row]
+                batch.lists.setdefault((name, column), write_time)
         if batch.lists:
             self.patience.retry(lambda: self._lists.copy(batch.lists))
 
     def copy_rows(self, images: Iterable[tuple[RowKey, RowImage]]) -> int:
         """Write rows as they were read in the source, with their write times and TTLs; returns how many."""
         batch, count = Batch(), 0
-        for row_key, image in images:
-            self._add_image(batch, row_key, image.cells)
+        for name, image in images:
+            self._add_image(batch, name, image.cells)
             count += 1
         self.apply(batch)
         return count
@@ -213,16 +217,16 @@ class TableCopy:
             key for key in keys if repair_cells(key, in_source.get(key), in_target.get(key), self.lists) is not None
         ]
 
-    def _add_image(self, batch: Batch, row_key: RowKey, cells: Cells) -> None:
+    def _add_image(self, batch: Batch, name: RowKey, cells: Cells) -> None:
         """Add the cells of a row that was read."""
-        key, scope = row_key
+        key, scope = name
         check_columns(cells.columns, {cell.column for cell in cells.cells}, self.target.table)
         if statements := self._prepare(lambda: self._statements.for_row(key, scope, cells, int(time.time()))):
             batch.statements.append(self._statements.together(statements))
         for cell in cells.cells:
             if cell.column in self.lists:
-                name = row_key, cell.column
-                batch.lists[name] = max(batch.lists.get(name, cell.write_time), cell.write_time)
+                list_key = name, cell.column
+                batch.lists[list_key] = max(batch.lists.get(list_key, cell.write_time), cell.write_time)
 
     def _statements_of(self, key: Key, change: Change, cells: Cells) -> list[Any]:
         def make() -> list[Any]:
@@ -257,7 +261,7 @@ class TableCopy:
             if cells.deletion is not None:
                 times += [(name, cells.deletion.write_time) for name in self._lists_of(scope)]
             for name, write_time in times:
-                list_key = (key, scope), name
+                list_key = row_key(key, scope), name
                 batch.lists[list_key] = max(batch.lists.get(list_key, write_time), write_time)
         elif cells.deletion is not None:
             partition_key = key[: len(self.source.table.partition_key)] + self._no_row
@@ -284,7 +288,7 @@ class TableCopy:
         width = len(self.source.table.partition_key)
         partition_key = key[:width] + self._no_row
         if change.scope is Scope.ROW and not change.foreign:
-            batch.rows.add((tuple(value or b"" for value in key), Scope.ROW))
+            batch.rows.add(row_key(key, Scope.ROW))
         elif change.scope is Scope.STATIC:
             batch.rows.add((partition_key, Scope.STATIC))
         else:
@@ -297,6 +301,10 @@ class TableCopy:
             return
         if cells.schema not in self._definitions:
             self.refresh()
+            if cells.schema.hex() != self.source.table.schema_id:
+                # An older definition, or a newer one that the node that was asked does not have yet.
+                self.patience.wait(_SETTLE_S)
+                self.refresh()
             self._definitions.add(cells.schema)
         present = {c.name for c in self.source.table.values}
         check_columns(cells.columns, [name for name in cells.columns if name in present], self.target.table)

@@ -11,6 +11,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ import structlog
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
 from helenus_connector.config.replication import ReplicationSettings
-from helenus_connector.replicate._cluster_table import open_session, read_table, source_settings
+from helenus_connector.replicate._cluster_table import open_session, read_table
 from helenus_connector.replicate._requests import Patience
 from helenus_connector.replicate._row_scan import RowScan
 from helenus_connector.replicate._table_copy import Batch, TableCopy
@@ -47,11 +48,15 @@ _log = structlog.get_logger(__name__)
 
 
 @contextmanager
-def both_sessions(settings: ReplicationSettings) -> Iterator[tuple[Any, Any]]:
-    """Give sessions of source and target, which end with the context."""
-    source = open_session(source_settings(settings), is_target=False)
+def both_sessions(settings: ReplicationSettings, once: bool) -> Iterator[tuple[Any, Any]]:
+    """Give sessions of source and target, which end with the context. Unless it is `once`, clusters that can't be
+    reached are waited for.
+    """
+    kinds = frozenset() if once else frozenset({Kind.CASSANDRA_UNREACHABLE})
+    patience = Patience(once)
+    source = patience.retry(partial(open_session, settings, is_target=False), kinds)
     try:
-        target = open_session(settings.target_cassandra, is_target=True)
+        target = patience.retry(partial(open_session, settings.target_cassandra, is_target=True), kinds)
         try:
             yield source, target
         finally:
@@ -268,7 +273,8 @@ class Replicator:
                     self._ended.add((message.topic(), message.partition()))
             elif message is not None:
                 # Of a partition that was assigned meanwhile: it is read again from there.
-                self._consumer.seek(TopicPartition(message.topic(), message.partition(), message.offset()))
+                with suppress(KafkaException):
+                    self._consumer.seek(TopicPartition(message.topic(), message.partition(), message.offset()))
             with suppress(KafkaException):
                 self._consumer.pause(self._consumer.assignment())
         with suppress(KafkaException):
@@ -325,7 +331,8 @@ class Replicator:
                 _, high = self._consumer.get_watermark_offsets(position, cached=True)
                 lag += max(0, high - max(position.offset, 0)) if high >= 0 else 0
         copied = {} if self._scan is None else {"rows_copied": self._scan.rows, "scanned": f"{self._scan.share:.1%}"}
-        _log.info("replicate.progress", changes=self.applied, lag=lag, **copied)
+        outdated = sum(copy.outdated for copy in self._copies.values())
+        _log.info("replicate.progress", changes=self.applied, lag=lag, outdated=outdated, **copied)
 
 
 class Stopped(Exception):
