@@ -14,14 +14,31 @@ from helenus_connector.replicate.comparison import ComparedTable, compare, key_t
 from helenus_connector.replicate.replicator import Replicator, Stopped, both_sessions, refuse_loops
 from helenus_schemas.names import counted
 from helenus_schemas.service import logs
+from helenus_schemas.settings.properties import ConfigError, Problem
+from helenus_sinks.kafka.settings import shown, wrong_settings
 
 _PROGRESS_S = 10.0
 
 
+def _load(properties: Path) -> ReplicationSettings:
+    """Load the file. Raises ConfigError, also for settings that librdkafka does not take, or would not use: it would
+    connect without TLS.
+    """
+    settings = ReplicationSettings.load(properties)
+    config, checked = settings.consumer_config, {**settings.kafka, **settings.consumer}
+    problems = []
+    for name, reason in wrong_settings(config, checked, consumer=True).items():
+        key = settings.name_in_file(("consumer." if name in settings.consumer else "kafka.") + (name or "*"))
+        problems.append(Problem(str(properties), key, shown(key, name, config, reason), reason))
+    if problems:
+        raise ConfigError(problems)
+    logs.configure(settings.log_level, settings.log_format)
+    return settings
+
+
 def run_replicator(properties: Path, once: bool, snapshot: Path | None) -> None:
     """Replicate until SIGTERM or Ctrl-C; with `once` to the topics' end. Raises HelenusError."""
-    settings = ReplicationSettings.load(properties)
-    logs.configure(settings.log_level, settings.log_format)
+    settings = _load(properties)
     with both_sessions(settings, once) as sessions:
         refuse_loops(settings, sessions)
         replicator = Replicator(settings, sessions, once, snapshot)
@@ -41,8 +58,7 @@ def run_replicator(properties: Path, once: bool, snapshot: Path | None) -> None:
 
 def compare_tables(properties: Path, level: str, patience: float, limit: int, repair: bool) -> int:
     """Compare tables; print what differs. Returns 0 if nothing does, else 3. Raises HelenusError."""
-    settings = ReplicationSettings.load(properties)
-    logs.configure(settings.log_level, settings.log_format)
+    settings = _load(properties)
     shown_at = time.monotonic()
 
     def note(name: str, share: float, rows: int) -> None:

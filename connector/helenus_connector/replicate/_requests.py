@@ -25,7 +25,7 @@ from tenacity import (
 from helenus_schemas.errors import Action, HelenusError, Kind
 
 _MAX_PAUSE_S = 30.0
-_ONCE_ATTEMPTS = 6  # with pauses of some ten seconds together: a coordinator that restarts is not back sooner
+_ONCE_ATTEMPTS = 4  # with pauses of some seconds together: who calls it may call it again
 _TRANSIENT = frozenset({Kind.CASSANDRA_WRITE, Kind.CASSANDRA_READ, Kind.CASSANDRA_UNREACHABLE})
 _log = structlog.get_logger(__name__)
 DRIVER_ERRORS = (DriverException, NoHostAvailable, ConnectionException)

@@ -33,7 +33,7 @@ from helenus_sinks.kafka.groups import committed
 
 _MAX_MESSAGES = 500
 _POLL_S = 0.5
-_ANSWER_TIMEOUT_S = 15.0
+_ANSWER_TIMEOUT_S = 10.0
 _REPORT_S = 10.0
 _END_TIMEOUT_S = 60.0
 """For how long --once waits for partitions to be assigned, or for events, before it ends with an error."""
