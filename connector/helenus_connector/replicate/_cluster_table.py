@@ -28,6 +28,7 @@ from helenus_schemas.service.cassandra import connect
 from helenus_schemas.settings.shared import CassandraSettings
 
 _KEY_ROW_AGE_US = 3_600_000_000
+_PAGE_ROWS = 1_000  # rows may be wide
 RowKey = tuple[Key, Scope]
 """A row's key and ROW, or a partition's with None for its clustering columns and STATIC."""
 
@@ -134,7 +135,7 @@ class ClusterTable:
         bound = self._bind(
             f"{token} > ? AND {token} <= ?", scope, [struct.pack(">q", after), struct.pack(">q", until)], level, None
         )
-        bound.fetch_size = 1000
+        bound.fetch_size = min(_PAGE_ROWS, self.session.default_fetch_size)
         try:
             for row in self.session.execute(bound):
                 yield from self._images([row], scope)

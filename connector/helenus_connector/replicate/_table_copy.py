@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import OrderedDict
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -16,7 +16,7 @@ from helenus_connector.config.replication import ReplicationSettings, for_target
 from helenus_connector.replicate._cluster_table import ClusterTable, RowImage, RowKey, read_table, row_key
 from helenus_connector.replicate._differences import repair_cells
 from helenus_connector.replicate._fit import check_columns, check_keys, without_dropped
-from helenus_connector.replicate._list_copies import ListCopier, ListKey
+from helenus_connector.replicate._list_copies import ListCopier, ListKey, are_equal_lists, list_cells
 from helenus_connector.replicate._requests import DRIVER_ERRORS, Patience, RequestSender, request_error
 from helenus_connector.replicate._statements import TargetStatements
 from helenus_schemas.codec.key import Key, KeyCodec
@@ -189,7 +189,7 @@ class TableCopy:
         return removed
 
     def _repair_images(self, in_source: dict[RowKey, RowImage], in_target: Any) -> int:
-        """Write what makes rows equal; returns how many differed."""
+        """Write what makes rows equal; returns how many rows and lists differed."""
         differing = self._differing(in_source, in_target)
         suspects = [key for key in differing if key in in_target]
         if suspects:
@@ -199,8 +199,8 @@ class TableCopy:
             for key in suspects:
                 in_source.pop(key, None)
             in_source |= confirmed
-        batch = Batch()
-        count = 0
+        batch = Batch(lists=dict(self._differing_lists(in_source, in_target)))
+        count = len(batch.lists)
         for key in differing:
             cells = repair_cells(key, in_source.get(key), in_target.get(key), self.lists)
             if cells is not None:
@@ -210,6 +210,14 @@ class TableCopy:
         if batch.lists:
             self.patience.retry(lambda: self._lists.copy(batch.lists))
         return count
+
+    def _differing_lists(self, in_source: Any, in_target: Any) -> Iterator[tuple[ListKey, int]]:
+        """Yield the lists that differ in rows that both sides have."""
+        for key in in_source.keys() & in_target.keys():
+            for column in self._lists_of(key[1]):
+                elements, copies = list_cells(in_source[key], column), list_cells(in_target[key], column)
+                if not are_equal_lists(elements, copies):
+                    yield (key, column), max((cell.write_time for cell in elements), default=0)
 
     def _differing(self, in_source: Any, in_target: Any) -> list[RowKey]:
         keys = dict.fromkeys([*in_source, *in_target])
