@@ -3,8 +3,9 @@
     source ['a', 'b'], target ['a']  → SET l = ['a', 'b'] USING TIMESTAMP t
 
 A list is read in both clusters and written if they differ, with a write time `t` that is that of the change, or one
-above the newest element's in the target if this is not older. Afterwards it is read again, until both are equal: what
-was written between the two reads has a change of its own. So a copy may be a few microseconds newer than its source.
+above the newest element's in the target if this is not older. Afterwards it is read again, until the target has what
+was written: what changed in the source meanwhile has a change of its own. So a copy may be a few microseconds newer than
+its source.
 """
 
 from __future__ import annotations
@@ -65,11 +66,13 @@ class ListCopier:
         self.columns = frozenset(c.name for c in target.table.values if is_list(c))
 
     def copy(self, requested: Mapping[ListKey, int]) -> int:
-        """Make lists of the target equal to those of the source; by each the write time of its newest change, µs.
+        """Make lists of the target equal to those of the source; by each the write time of its newest change, µs,
+        or 0.
         Returns how many were written. Raises HelenusError.
         """
         pending = dict(requested)
-        written = 0
+        written: dict[ListKey, list[Cell]] = {}
+        count = 0
         for attempt in range(_ATTEMPTS):
             keys = list(dict.fromkeys(key for key, _ in pending))
             in_source, in_target = self._source.read(keys), self._target.read(keys)
@@ -77,21 +80,25 @@ class ListCopier:
             differing: dict[ListKey, int] = {}
             for (key, column), write_time in pending.items():
                 elements, copies = list_cells(in_source.get(key), column), list_cells(in_target.get(key), column)
-                if are_equal_lists(elements, copies):
+                # A list that changes all the time is not what it was any more: that change is copied in its turn.
+                if are_equal_lists(elements, copies) or are_equal_lists(written.get((key, column), elements), copies):
                     continue
-                newest = max((cell.write_time for cell in copies), default=-(1 << 62))
-                now_us = time.time_ns() // 1000 if attempt >= _NOW_FROM else write_time
-                differing[key, column] = write_time = max(write_time, newest + 1, now_us)
+                times = [write_time, *(cell.write_time for cell in elements)]
+                times += [cell.write_time + 1 for cell in copies]
+                if attempt >= _NOW_FROM:
+                    times.append(time.time_ns() // 1000)
+                differing[key, column] = newest = max(times)
+                written[key, column] = elements
                 row, scope = key
                 statements.append(
                     self._statements.together(
-                        self._statements.for_list(row, scope, column, _runs(elements), write_time), is_idempotent=False
+                        self._statements.for_list(row, scope, column, _runs(elements), newest), is_idempotent=False
                     )
                 )
             if not differing:
-                return written
+                return count
             self._send(statements)
-            written += len(statements)
+            count += len(statements)
             pending = {name: write_time + 1 for name, write_time in differing.items()}
         name = self._target.table.full_name
         raise HelenusError(
