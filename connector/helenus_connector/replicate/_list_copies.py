@@ -4,8 +4,8 @@
 
 A list is read in both clusters and written if they differ, with a write time `t` that is that of the change, or one
 above the newest element's in the target if this is not older. Afterwards it is read again, until the target has what
-was written: what changed in the source meanwhile has a change of its own. So a copy may be a few microseconds newer than
-its source.
+was written: what changed in the source meanwhile has a change of its own. So a copy may be a few microseconds newer
+than its source.
 """
 
 from __future__ import annotations

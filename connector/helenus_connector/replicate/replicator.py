@@ -107,6 +107,7 @@ class Replicator:
         config = {
             "auto.offset.reset": "error",
             "partition.assignment.strategy": "cooperative-sticky",
+            "session.timeout.ms": "10000",  # for so long nobody reads what a killed process had
             "log_level": "0",
             **self._settings.consumer_config,
             "group.id": self._settings.group,
