@@ -29,6 +29,7 @@ from helenus_schemas.settings.shared import CassandraSettings
 
 _KEY_ROW_AGE_US = 3_600_000_000
 _PAGE_ROWS = 1_000  # rows may be wide
+_UNREAD_ADVICE = "upgrade that cluster to Cassandra 5.0; or copy its SSTables, and follow without --snapshot"
 RowKey = tuple[Key, Scope]
 """A row's key and ROW, or a partition's with None for its clustering columns and STATIC."""
 
@@ -147,6 +148,9 @@ class ClusterTable:
             prepared = self._projection.select(where, scope)
         except SchemaChanged as error:
             raise HelenusError(Kind.SCHEMA_BEHIND, f"Cassandra refuses a read: {error}", self.table.full_name) from None
+        except HelenusError as error:
+            advice = _UNREAD_ADVICE if error.kind is Kind.TABLE_UNSUPPORTED else error.advice
+            raise HelenusError(error.kind, error.what, error.where, advice) from None
         routing = None if key is None else routing_key(key[: len(self.table.partition_key)])
         level_number = getattr(ConsistencyLevel, level or self.level)
         bound = BoundStatement(prepared, consistency_level=level_number, routing_key=routing)

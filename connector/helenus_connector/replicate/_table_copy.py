@@ -47,7 +47,6 @@ class Batch:
     partitions: set[Key] = field(default_factory=set)
     deleted: dict[Key, int] = field(default_factory=dict)
     digests: list[tuple[str, int]] = field(default_factory=list)
-    changes: int = 0
 
 
 class TableCopy:
@@ -103,7 +102,6 @@ class TableCopy:
 
     def add(self, batch: Batch, key_bytes: bytes | None, change: Change) -> None:
         """Add to a batch what a change of a row, a partition or a range asks for. Raises Malformed too."""
-        batch.changes += 1
         key = self._codec.decode(self._codec.current_key(key_bytes or b"", change.foreign))
         if change.cells is None:
             self._read_anew(batch, key, change)

@@ -207,34 +207,30 @@ class Replicator:
         self._apply_changes(run)
 
     def _apply_changes(self, messages: Sequence[Message]) -> None:
-        is_first = True
+        """Write the changes of messages, in any order. If that fails for a cause that may pass, all are written again,
+        with definitions that are read anew.
+        """
+        names = {self._topics[message.topic()] for message in messages}
+        is_repeated = False
 
         def attempt() -> None:
-            nonlocal is_first
-            batches: dict[str, Batch] = {}
+            nonlocal is_repeated
+            if is_repeated:
+                for name in names:
+                    self._copies[name].refresh()
+            is_repeated = True
+            batches = {name: Batch() for name in names}
             for message in messages:
                 name = self._topics[message.topic()]
-                if name not in batches:
-                    batches[name] = Batch()
-                    if not is_first:
-                        self._copies[name].refresh()
                 key, value = without_frames(message.key(), message.value() or b"")
                 try:
                     self._copies[name].add(batches[name], key, decode(value))
                 except Malformed as error:
-                    raise HelenusError(Kind.POISON_EVENT, str(error), _location(message)) from None
-            is_first = False
+                    raise _unreadable(error, message) from None
             for name, batch in batches.items():
                 self._copies[name].apply(batch)
 
-        def attempt_noted() -> None:
-            nonlocal is_first
-            try:
-                attempt()
-            finally:
-                is_first = False
-
-        self._patience.retry(attempt_noted, {Kind.SCHEMA_BEHIND} if self._once else _RETRIED)
+        self._patience.retry(attempt, {Kind.SCHEMA_BEHIND} if self._once else _RETRIED)
         self.applied += len(messages)
 
     def _remove_truncated(self, name: str) -> None:
@@ -348,7 +344,12 @@ def _decoded(message: Message) -> Any:
     try:
         return decode(without_frames(message.key(), message.value() or b"")[1])
     except Malformed as error:
-        raise HelenusError(Kind.POISON_EVENT, str(error), _location(message)) from None
+        raise _unreadable(error, message) from None
+
+
+def _unreadable(error: Malformed, message: Message) -> HelenusError:
+    advice = "start a newer version if there is one; else commit the next offset to the group, then compare --repair"
+    return HelenusError(Kind.POISON_EVENT, str(error), _location(message), advice)
 
 
 def _location(message: Message) -> str:
