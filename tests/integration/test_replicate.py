@@ -309,6 +309,29 @@ def test_changes_without_cells_are_read(
     are_equal(session, there, replication)
 
 
+def test_a_new_column_waits_for_the_target(
+    agent: Pipeline, status: Status, target: Status, session: Any, there: Any, tmp_path: Path
+) -> None:
+    create(session, there, "grows", "k int PRIMARY KEY, v place")
+    t = "copied.grows"
+    session.execute(f"INSERT INTO {t} (k, v) VALUES (1, {{no: 1}})")
+    is_sent(agent, session, "grows", "1")
+    replication = Replication(status, target, tmp_path, "grows")
+    process = replication.start()
+    session.execute(f"ALTER TABLE {t} ADD later list<int>")
+    session.execute(f"UPDATE {t} SET later = [1, 2] WHERE k = 1")
+    eventually(lambda: f"ALTER TABLE {t} ADD later list<int>" in replication.log.read_text(), replication.tail)
+    there.execute(f"ALTER TABLE {t} ADD later list<int>")
+    eventually(lambda: list(there.execute(f"SELECT later FROM {t}")) == [([1, 2],)], replication.tail)
+    session.execute(f"ALTER TABLE {t} DROP later")
+    session.execute(f"UPDATE {t} SET v = {{no: 2}} WHERE k = 1")
+    eventually(lambda: there.execute(f"SELECT v FROM {t}").one().v.no == 2, replication.tail)
+    process.terminate()
+    assert process.wait(60) == 0, replication.tail()
+    there.execute(f"ALTER TABLE {t} DROP later")
+    are_equal(session, there, replication)
+
+
 def test_two_processes_share_the_work(
     agent: Pipeline, status: Status, target: Status, session: Any, there: Any, tmp_path: Path
 ) -> None:
