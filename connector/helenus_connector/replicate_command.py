@@ -11,7 +11,7 @@ import structlog
 
 from helenus_connector.config.replication import ReplicationSettings
 from helenus_connector.replicate.comparison import ComparedTable, compare, key_text
-from helenus_connector.replicate.replicator import Replicator, Stopped, both_sessions, refuse_loops
+from helenus_connector.replicate.replicator import Replicator, SnapshotRequest, Stopped, both_sessions, refuse_loops
 from helenus_schemas.names import counted
 from helenus_schemas.service import logs
 from helenus_schemas.settings.properties import ConfigError, Problem
@@ -36,12 +36,13 @@ def _load(properties: Path) -> ReplicationSettings:
     return settings
 
 
-def run_replicator(properties: Path, once: bool, snapshot: Path | None) -> None:
+def run_replicator(properties: Path, once: bool, snapshot: Path | None, token_range: tuple[int, int]) -> None:
     """Replicate until SIGTERM or Ctrl-C; with `once` to the topics' end. Raises HelenusError."""
     settings = _load(properties)
     with both_sessions(settings, once) as sessions:
         refuse_loops(settings, sessions)
-        replicator = Replicator(settings, sessions, once, snapshot)
+        request = None if snapshot is None else SnapshotRequest(snapshot, *token_range)
+        replicator = Replicator(settings, sessions, once, request)
 
         def stop(*_: object) -> None:
             replicator.is_stopping = True
@@ -56,7 +57,9 @@ def run_replicator(properties: Path, once: bool, snapshot: Path | None) -> None:
         click.echo(f"{counted(changes, 'change')} applied")
 
 
-def compare_tables(properties: Path, level: str, patience: float, limit: int, repair: bool) -> int:
+def compare_tables(
+    properties: Path, level: str, patience: float, limit: int, repair: bool, token_range: tuple[int, int]
+) -> int:
     """Compare tables; print what differs. Returns 0 if nothing does, else 3. Raises HelenusError."""
     settings = _load(properties)
     shown_at = time.monotonic()
@@ -69,7 +72,7 @@ def compare_tables(properties: Path, level: str, patience: float, limit: int, re
 
     is_equal = True
     with both_sessions(settings, once=True) as sessions:
-        for result in compare(settings, sessions, level, patience, repair, note):
+        for result in compare(settings, sessions, level, patience, repair, token_range, note):
             _show(result, limit)
             is_equal &= result.is_equal
     return 0 if is_equal else 3

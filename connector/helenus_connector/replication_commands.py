@@ -9,7 +9,29 @@ from typing import Any
 import click
 
 from helenus_connector._command_line import FiniteFloat, errors_shown
+from helenus_schemas.event.placement import token_range
 
+
+class _TokenRange(click.ParamType):
+    """`AFTER:UNTIL`, as two tokens."""
+
+    name = "AFTER:UNTIL"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[int, int]:
+        if isinstance(value, tuple):
+            return value
+        try:
+            return token_range(value)
+        except ValueError as error:
+            self.fail(str(error), param, ctx)
+
+
+_TOKENS = click.option(
+    "--token-range",
+    type=_TokenRange(),
+    default=":",
+    help="Only partitions with tokens above the first, up to the second.",
+)
 _REPLICATION = click.argument("replicate_properties", type=click.Path(path_type=Path))
 
 
@@ -19,9 +41,10 @@ _REPLICATION = click.argument("replicate_properties", type=click.Path(path_type=
 @click.option(
     "--snapshot",
     type=click.Path(path_type=Path, dir_okay=False),
-    help="Copy the rows that are there too; this file notes how far that is.",
+    help="Copy the rows that are there too, of --token-range; this file notes how far that is.",
 )
-def replicate(replicate_properties: Path, once: bool, snapshot: Path | None) -> None:
+@_TOKENS
+def replicate(replicate_properties: Path, once: bool, snapshot: Path | None, token_range: tuple[int, int]) -> None:
     """Write the changes of tables into another Cassandra, each cell with its write time and TTL.
 
     Events come from Kafka, with cells (the agents' cells.include.list). Positions are committed to a consumer group
@@ -30,7 +53,7 @@ def replicate(replicate_properties: Path, once: bool, snapshot: Path | None) -> 
     from helenus_connector.replicate_command import run_replicator
 
     with errors_shown():
-        run_replicator(replicate_properties, once, snapshot)
+        run_replicator(replicate_properties, once, snapshot, token_range)
 
 
 @click.command("compare", short_help="Compare tables with their copies in another Cassandra.")
@@ -57,6 +80,7 @@ def replicate(replicate_properties: Path, once: bool, snapshot: Path | None) -> 
     help="How many differences to name of a table.",
 )
 @click.option("--repair", is_flag=True, help="Make rows that differ equal to the source's.")
+@_TOKENS
 def compare(replicate_properties: Path, **how: Any) -> None:
     """Compare tables with their copies, cell by cell, by value, write time and expiry.
 
@@ -70,4 +94,4 @@ def compare(replicate_properties: Path, **how: Any) -> None:
     from helenus_connector.replicate_command import compare_tables
 
     with errors_shown():
-        sys.exit(compare_tables(replicate_properties, how["consistency"], how["patience"], how["limit"], how["repair"]))
+        sys.exit(compare_tables(replicate_properties, how.pop("consistency"), **how))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 import structlog
@@ -18,18 +19,30 @@ _VERSION = 1
 _log = structlog.get_logger(__name__)
 
 
+@dataclass(frozen=True)
+class SnapshotRequest:
+    """Which rows are copied: of partitions with tokens above `after`, up to `until`. `file` notes how far that is."""
+
+    file: Path
+    after: int = LEAST_TOKEN
+    until: int = MOST_TOKEN
+
+
 class RowScan:
     """A scan of all tables, one after the other. Raises HelenusError STATE for a file that can't be used."""
 
-    def __init__(self, file: Path, copies: Mapping[str, TableCopy], patience: Patience) -> None:
-        self._file = file
+    def __init__(self, request: SnapshotRequest, copies: Mapping[str, TableCopy], patience: Patience) -> None:
+        self._file = file = request.file
+        self._after, self._until = request.after, request.until
         self._copies = copies
         self._patience = patience
         self.rows = 0
-        self._tokens = dict.fromkeys(copies, LEAST_TOKEN)
+        self._tokens = dict.fromkeys(copies, self._after)
         tables = {name: str(copy.source.table.id) for name, copy in copies.items()}
         try:
-            for name, (table, token) in durable.load(file, _VERSION).items():
+            for name, (table, after, until, token) in durable.load(file, _VERSION).items():
+                if (after, until) != (self._after, self._until):
+                    raise ValueError("it is of another range of tokens")
                 if tables.get(name) == table:
                     self._tokens[name] = int(token)
         except FileNotFoundError:
@@ -42,21 +55,21 @@ class RowScan:
     @property
     def is_complete(self) -> bool:
         """Return whether all tables are copied."""
-        return all(token == MOST_TOKEN for token in self._tokens.values())
+        return all(token >= self._until for token in self._tokens.values())
 
     @property
     def share(self) -> float:
-        """Return the share of the tables' rings that is copied, from 0 to 1."""
-        ring = MOST_TOKEN - LEAST_TOKEN
-        return sum(token - LEAST_TOKEN for token in self._tokens.values()) / ring / len(self._tokens)
+        """Return the share of the tables' ranges that is copied, from 0 to 1."""
+        width = self._until - self._after
+        return sum(token - self._after for token in self._tokens.values()) / width / len(self._tokens)
 
     def copy_span(self) -> None:
         """Copy the next rows. When this returns the target has acknowledged them, and the file says so."""
-        name = next(name for name, token in self._tokens.items() if token < MOST_TOKEN)
+        name = next(name for name, token in self._tokens.items() if token < self._until)
         copy = self._copies[name]
 
         def read_and_write() -> int:
-            span = copy.source.span(self._tokens[name], MOST_TOKEN, _SPAN_ROWS)
+            span = copy.source.span(self._tokens[name], self._until, _SPAN_ROWS)
             self.rows += copy.copy_rows(span.rows.items())
             return span.until
 
@@ -70,11 +83,14 @@ class RowScan:
 
         self._tokens[name] = self._patience.retry(attempt, _RETRIED)
         self._save()
-        if self._tokens[name] == MOST_TOKEN:
+        if self._tokens[name] >= self._until:
             _log.info("replicate.snapshot_done", table=name, rows_copied=self.rows)
 
     def _save(self) -> None:
-        tables = {name: (str(self._copies[name].source.table.id), token) for name, token in self._tokens.items()}
+        tables = {
+            name: (str(self._copies[name].source.table.id), self._after, self._until, token)
+            for name, token in self._tokens.items()
+        }
         durable.save(self._file, tables, _VERSION, "how far the snapshot is", "replicate.snapshot")
 
 

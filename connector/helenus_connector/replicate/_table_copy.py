@@ -181,6 +181,7 @@ class TableCopy:
                 if span.rows:
                     written += self._repair_images(self.source.read(list(span.rows)), span.rows)
                 after = span.until
+                self.patience.wait(0.0)
             removed += written
             if not written:
                 break

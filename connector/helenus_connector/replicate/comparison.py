@@ -16,7 +16,6 @@ from helenus_schemas.codec import to_json
 from helenus_schemas.cql.table import Table
 from helenus_schemas.errors import HelenusError, Kind
 from helenus_schemas.event.change import Scope
-from helenus_schemas.event.placement import LEAST_TOKEN, MOST_TOKEN
 
 _SPAN_ROWS = 2_000
 _RECHECK_S = 1.0
@@ -48,10 +47,12 @@ def compare(
     level: str,
     patience_s: float,
     repair: bool,
+    tokens: tuple[int, int],
     note: Callable[[str, float, int], None],
 ) -> Iterator[ComparedTable]:
     """Compare each table, reading at a consistency level, and yield the results. A difference counts if it is still
-    there after `patience_s`, so that clients may go on writing. `note` gets a table's name, the share of its ring that
+    there after `patience_s`, so that clients may go on writing. Partitions count whose `tokens` are above the first, up
+    to the second. `note` gets a table's name, the share of its ring that
     is read, from 0 to 1, and the number of rows. Raises HelenusError.
     """
     for name in settings.table:
@@ -59,7 +60,7 @@ def compare(
         result = ComparedTable(
             name, copy.source.table, columns=list(_other_columns(copy.source.table, copy.target.table))
         )
-        suspects = _scan(copy, result, note)
+        suspects = _scan(copy, result, tokens, note)
         deadline = time.monotonic() + patience_s
         while suspects and time.monotonic() < deadline:
             time.sleep(min(_RECHECK_S, max(0.0, deadline - time.monotonic())))
@@ -71,18 +72,21 @@ def compare(
         yield result
 
 
-def _scan(copy: TableCopy, result: ComparedTable, note: Callable[[str, float, int], None]) -> list[RowDifference]:
+def _scan(
+    copy: TableCopy, result: ComparedTable, tokens: tuple[int, int], note: Callable[[str, float, int], None]
+) -> list[RowDifference]:
     """Read both tables, and return where they differ."""
     suspects: list[RowDifference] = []
-    after = LEAST_TOKEN
+    first, last = tokens
+    after = first
     columns = _common_columns(copy)
 
     def read_spans() -> tuple[Any, Any]:
-        source = copy.source.span(after, MOST_TOKEN, _SPAN_ROWS)
+        source = copy.source.span(after, last, _SPAN_ROWS)
         target = copy.target.span(after, source.until, _SPAN_ROWS)
         return source, target
 
-    while after < MOST_TOKEN:
+    while after < last:
         source, target = copy.patience.retry(read_spans, _KINDS)
         until = min(source.until, target.until)
         for key in dict.fromkeys([*source.rows, *target.rows]):
@@ -92,7 +96,7 @@ def _scan(copy: TableCopy, result: ComparedTable, note: Callable[[str, float, in
                 if difference := compare_rows(key, *pair, copy.lists, columns):
                     suspects.append(difference)
         after = until
-        note(result.name, (after - LEAST_TOKEN) / (MOST_TOKEN - LEAST_TOKEN), result.rows)
+        note(result.name, (after - first) / (last - first), result.rows)
         if len(suspects) > _MAX_DIFFERENCES:
             result.is_complete = False
             break

@@ -12,7 +12,6 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import structlog
@@ -21,7 +20,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Topic
 from helenus_connector.config.replication import ReplicationSettings
 from helenus_connector.replicate._cluster_table import open_session, read_table
 from helenus_connector.replicate._requests import Patience
-from helenus_connector.replicate._row_scan import RowScan
+from helenus_connector.replicate._row_scan import RowScan, SnapshotRequest
 from helenus_connector.replicate._table_copy import Batch, TableCopy
 from helenus_schemas.cql.values import Malformed
 from helenus_schemas.errors import POLICIES, Action, HelenusError, Kind
@@ -84,14 +83,14 @@ class Replicator:
     """Replicates tables until it is stopped; with `once`, to the end that the topics had. `applied` counts changes."""
 
     def __init__(
-        self, settings: ReplicationSettings, sessions: tuple[Any, Any], once: bool, snapshot_file: Path | None
+        self, settings: ReplicationSettings, sessions: tuple[Any, Any], once: bool, snapshot: SnapshotRequest | None
     ) -> None:
         self._settings = settings
         self._once = once
         self._patience = Patience(once, self._wait)
         self._topics = {settings.events_topic_of(name): name for name in settings.table}
         self._copies = {name: TableCopy(settings, name, sessions, self._patience) for name in settings.table}
-        self._scan = RowScan(snapshot_file, self._copies, self._patience) if snapshot_file else None
+        self._scan = RowScan(snapshot, self._copies, self._patience) if snapshot else None
         self._reports = DeliveryReports()
         self._assigned: set[tuple[str, int]] = set()
         self._ended: set[tuple[str, int]] = set()
@@ -259,25 +258,29 @@ class Replicator:
             _log.warning("replicate.commit_failed", error=str(broker_error(failure.args[0], self._settings.group)))
 
     def _wait(self, seconds: float) -> None:
-        """Pause, and stay a member of the consumer group meanwhile."""
+        """Pause, and stay a member of the consumer group meanwhile, which asks for a poll now and then."""
         deadline = time.monotonic() + seconds
-        with suppress(KafkaException):
-            self._consumer.pause(self._consumer.assignment())
-        while (remaining := deadline - time.monotonic()) > 0 and not self.is_stopping:
-            message = self._consumer.poll(min(remaining, 1.0))
-            if message is not None and message.error() is not None:
-                if message.error().code() == KafkaError._PARTITION_EOF:
-                    self._ended.add((message.topic(), message.partition()))
-            elif message is not None:
-                # Of a partition that was assigned meanwhile: it is read again from there.
-                with suppress(KafkaException):
-                    self._consumer.seek(TopicPartition(message.topic(), message.partition(), message.offset()))
+        remaining = seconds
+        while remaining >= 0 and not self.is_stopping:
             with suppress(KafkaException):
                 self._consumer.pause(self._consumer.assignment())
+            self._note_polled(self._consumer.poll(min(remaining, 1.0)))
+            remaining = deadline - time.monotonic()
         with suppress(KafkaException):
             self._consumer.resume(self._consumer.assignment())
         if self.is_stopping:
             raise Stopped
+
+    def _note_polled(self, message: Message | None) -> None:
+        """Take back a message that a pause met: of a partition that was assigned meanwhile. Its end is noted."""
+        if message is None:
+            return
+        error = message.error()
+        if error is not None and error.code() == KafkaError._PARTITION_EOF:
+            self._ended.add((message.topic(), message.partition()))
+        elif error is None:
+            with suppress(KafkaException):
+                self._consumer.seek(TopicPartition(message.topic(), message.partition(), message.offset()))
 
     def _on_assign(self, consumer: Any, partitions: Sequence[TopicPartition]) -> None:
         self._has_assignment = True
