@@ -12,24 +12,18 @@ from helenus_connector._command_line import FiniteFloat, errors_shown
 from helenus_schemas.event.placement import token_range
 
 
-class _TokenRange(click.ParamType):
-    """`AFTER:UNTIL`, as two tokens."""
-
-    name = "AFTER:UNTIL"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[int, int]:
-        if isinstance(value, tuple):
-            return value
-        try:
-            return token_range(value)
-        except ValueError as error:
-            self.fail(str(error), param, ctx)
+def _parse_range(_: click.Context, option: click.Parameter, value: str) -> tuple[int, int]:
+    try:
+        return token_range(value)
+    except ValueError as error:
+        raise click.BadParameter(str(error), param=option) from None
 
 
 _TOKENS = click.option(
     "--token-range",
-    type=_TokenRange(),
+    metavar="AFTER:UNTIL",
     default=":",
+    callback=_parse_range,
     help="Only partitions with tokens above the first, up to the second.",
 )
 _REPLICATION = click.argument("replicate_properties", type=click.Path(path_type=Path))
