@@ -106,11 +106,11 @@ class Replicator:
         """Replicate; return how many changes were applied. Raises HelenusError."""
         config = {
             "auto.offset.reset": "error",
-            "partition.assignment.strategy": "cooperative-sticky",
             "session.timeout.ms": "10000",  # for so long nobody reads what a killed process had
             "log_level": "0",
             **self._settings.consumer_config,
             "group.id": self._settings.group,
+            "partition.assignment.strategy": "cooperative-sticky",
             "enable.auto.commit": False,
             "enable.partition.eof": True,
         }
