@@ -29,6 +29,7 @@ from helenus_agent.config import AgentSettings
 from helenus_connector import metrics as connector_metrics
 from helenus_connector.config._aliases import DATASTAX
 from helenus_connector.config.connector import ConnectorSettings
+from helenus_connector.config.replication import ReplicationSettings
 from helenus_connector.config.worker import WorkerSettings
 from helenus_connector.snapshot import _metrics as snapshot_metrics
 from helenus_connector.verify import _metrics as verify_metrics
@@ -72,6 +73,11 @@ COMMANDS: tuple[tuple[str, str, type[Settings]], ...] = (
         "A connector",
         "One file for each, after the worker's on the command line; or a body of the REST API.",
         ConnectorSettings,
+    ),
+    (
+        "A replicator",
+        "`helenus-connector replicate replicate.properties`, and `compare` ([replicate.md](replicate.md)).",
+        ReplicationSettings,
     ),
 )
 

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import math
 import os
 import signal
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager, suppress
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing, suppress
 from functools import partial, wraps
 from pathlib import Path
 from typing import Any
@@ -17,6 +16,8 @@ from urllib.parse import quote
 import click
 import structlog
 
+from helenus_connector import replication_commands
+from helenus_connector._command_line import FiniteFloat, errors_shown, exit_status
 from helenus_connector.config.connector import ConnectorSettings
 from helenus_connector.config.files import check, check_kafka, load, properties_of
 from helenus_connector.config.worker import WorkerSettings
@@ -28,18 +29,6 @@ from helenus_schemas.settings import masking
 from helenus_schemas.settings.properties import together
 
 _OVER_REST = {"pause": "PUT", "resume": "PUT", "stop": "PUT", "restart": "POST"}
-
-
-class _FiniteFloat(click.FloatRange):
-    """A number for an option: `nan` and `inf` are floats too, and no number to wait or to count by."""
-
-    name = "float"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        number: float = super().convert(value, param, ctx)
-        if not math.isfinite(number):
-            self.fail(f"{value!r} is no number.", param, ctx)
-        return number
 
 
 class _Commands(click.Group):
@@ -96,7 +85,7 @@ def _run(worker_properties: Path, connector_properties: tuple[Path, ...]) -> Non
 
     Connectors may be made over its REST API too, and are kept in `checkpoint.dir`.
     """
-    with _errors_shown():
+    with errors_shown():
         _run_files(worker_properties, connector_properties)
 
 
@@ -118,7 +107,7 @@ def _validate(worker_properties: Path, connector_properties: tuple[Path, ...], c
     from helenus_connector.validate_command import check_installed, check_java, check_machine
 
     check_installed()
-    with _errors_shown():
+    with errors_shown():
         worker, connectors = load(worker_properties, connector_properties)
         # A file of Debezium's is the worker's and the first connector's in one.
         paths = [worker_properties, *connector_properties][-len(connectors) :] if connectors else []
@@ -147,7 +136,7 @@ def _ask_servers(worker: WorkerSettings, connectors: Sequence[ConnectorSettings]
     codes = []
     for name, error in refusals(worker, connectors):
         click.echo(f"helenus-connector: {name}: {error}", err=True)
-        codes.append(_code(error))
+        codes.append(exit_status(error))
     if codes:
         sys.exit(max(codes))
     click.echo(f"the servers refuse nothing; not asked: {unasked(worker, connectors)}")
@@ -165,7 +154,7 @@ def _replay(worker_properties: Path, connector_properties: tuple[Path, ...]) -> 
     """
     from helenus_connector.replay import replay
 
-    with _errors_shown():
+    with errors_shown():
         worker, connectors = load(worker_properties, connector_properties)
         check_kafka(worker, worker_properties)
         logs.configure(worker.log_level, worker.log_format)
@@ -187,7 +176,7 @@ def _rebuild(worker_properties: Path, connector_properties: Path, to: str | None
     """
     from helenus_connector.state.rows.rebuild import rebuild
 
-    with _errors_shown():
+    with errors_shown():
         worker, (settings,) = load(worker_properties, (connector_properties,))
         check_kafka(worker, worker_properties)
         logs.configure(worker.log_level, worker.log_format)
@@ -208,7 +197,7 @@ def _schemas(worker_properties: Path, connector_properties: tuple[Path, ...]) ->
     """
     from helenus_connector.schemas_command import subjects
 
-    with _errors_shown():
+    with errors_shown():
         worker, connectors = load(worker_properties, connector_properties)
         for settings in _each(connectors):
             for line in subjects(worker, settings):
@@ -245,7 +234,7 @@ def _of_a_worker(command: Callable[..., None]) -> Callable[..., None]:
     ) -> None:
         from helenus_connector.rest.client import WorkerClient
 
-        with _errors_shown():
+        with errors_shown():
             try:
                 login = None if user is None else masking.resolve(user)
             except ValueError as error:
@@ -259,7 +248,7 @@ def _of_a_worker(command: Callable[..., None]) -> Callable[..., None]:
 
 @main.command("top", short_help="Show rates, lag and errors of a running worker.")
 @_of_a_worker
-@click.option("--interval", type=_FiniteFloat(min=0.1), default=2.0, show_default=True, help="Seconds to look at.")
+@click.option("--interval", type=FiniteFloat(min=0.1), default=2.0, show_default=True, help="Seconds to look at.")
 @click.option("--once", is_flag=True, help="Print one table, of one interval, and end.")
 def _top(worker: Any, **how: Any) -> None:
     """Show how the tables of a running worker fare: rates, lag, latency, errors.
@@ -324,11 +313,11 @@ def _snapshot(worker: Any, show: bool, stop: bool, pause: bool, resume: bool, **
     help="Only partitions with tokens above the first, up to the second; of one range or several.",
 )
 @click.option(
-    "--sample", type=_FiniteFloat(), help="Only this share of the ring, 0.1 for a tenth; another one each time."
+    "--sample", type=FiniteFloat(), help="Only this share of the ring, 0.1 for a tenth; another one each time."
 )
 @click.option("--limit", type=int, help="How many keys of each kind to name; 10 by default.")
 @click.option(
-    "--patience", type=_FiniteFloat(), help="For how many seconds to see if a difference passes; 30 by default."
+    "--patience", type=FiniteFloat(), help="For how many seconds to see if a difference passes; 30 by default."
 )
 @click.option("--json", "as_json", is_flag=True, help="Print a JSON object for each table.")
 def _verify(worker: Any, **how: Any) -> None:
@@ -374,18 +363,8 @@ def _lost_node(worker: Any, **how: Any) -> None:
     sys.exit(lost_node(worker, **how))
 
 
-@contextmanager
-def _errors_shown() -> Iterator[None]:
-    """Ends the process with one clear line for an error of ours."""
-    try:
-        yield
-    except HelenusError as error:
-        click.echo(f"helenus-connector: {error}", err=True)
-        sys.exit(_code(error))
-
-
-def _code(error: HelenusError) -> int:
-    return 2 if error.kind is Kind.CONFIG else 1
+main.add_command(replication_commands.replicate)
+main.add_command(replication_commands.compare)
 
 
 def _run_files(worker_properties: Path, connector_properties: tuple[Path, ...]) -> None:
@@ -401,7 +380,7 @@ def _run_files(worker_properties: Path, connector_properties: tuple[Path, ...]) 
         if worker.log_format != "json":
             raise
         structlog.get_logger(__name__).error("worker.failed", kind=error.kind.value, error=str(error))
-        sys.exit(_code(error))
+        sys.exit(exit_status(error))
 
 
 def _make_checkpoint(directory: Path) -> None:

@@ -29,6 +29,8 @@ class Kind(enum.Enum):
     CASSANDRA_UNREACHABLE = "cassandra-unreachable"
     CASSANDRA_AUTH = "cassandra-auth"
     CASSANDRA_READ = "cassandra-read"
+    CASSANDRA_WRITE = "cassandra-write"
+    SCHEMA_BEHIND = "schema-behind"
     ROW_UNREADABLE = "row-unreadable"
     CDC_DISABLED = "cdc-disabled"
     CDC_ENCRYPTED = "cdc-encrypted"
@@ -71,6 +73,11 @@ POLICIES: dict[Kind, Policy] = {
     ),
     Kind.CASSANDRA_AUTH: Policy(Action.STOP, "check cassandra.username, cassandra.password and cassandra.ssl.*"),
     Kind.CASSANDRA_READ: Policy(Action.RETRY, "check that enough replicas are up for query.consistency"),
+    Kind.CASSANDRA_WRITE: Policy(
+        Action.RETRY,
+        "check that enough replicas are up for query.consistency in the source, target.consistency in the target",
+    ),
+    Kind.SCHEMA_BEHIND: Policy(Action.RETRY, "give the target's table the columns that the source's has"),
     Kind.ROW_UNREADABLE: Policy(
         Action.DEAD_LETTER,
         "SELECT this key in cqlsh and look into the nodes' logs: too many tombstones (tombstone_failure_threshold), or "

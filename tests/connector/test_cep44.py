@@ -22,7 +22,7 @@ from helenus_connector.interfaces.image import Image, LiveRow
 from helenus_connector.pipeline._image_digest import digest_of
 from helenus_connector.shape.cep44._key import murmur2
 from helenus_connector.shape.cep44._pack import schema_uuid
-from helenus_connector.shape.cep44._ranges import ranges
+from helenus_connector.shape.cep44.predicates import ranges
 from helenus_connector.shape.cep44.shape import Cep44
 from helenus_connector.shape.row.row import shown_table
 from helenus_connector.testing.registry import MemoryRegistry

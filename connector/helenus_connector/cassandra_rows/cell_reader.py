@@ -97,9 +97,15 @@ class CellProjection:
         """Return the prepared statement of a query. Raises as `Projection` says, and TABLE_UNSUPPORTED if the cause may
         be a column whose write times Cassandra does not show.
         """
-        shape = query.where, query.statics
+        return self.select(query.where, Scope.STATIC if query.statics else Scope.ROW)
+
+    def select(self, where: str, scope: Scope) -> Any:
+        """Return the prepared statement of rows, or of the static columns of partitions, with this condition. Raises as
+        `statement_for`.
+        """
+        shape = where, scope is Scope.STATIC
         if shape not in self._statements:
-            self._statements[shape] = self._prepare(query.where, Scope.STATIC if query.statics else Scope.ROW)
+            self._statements[shape] = self._prepare(where, scope)
         return self._statements[shape]
 
     def leave_out_unknown(self, error: Exception, cql: str) -> bool:  # noqa: ARG002

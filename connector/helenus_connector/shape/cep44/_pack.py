@@ -10,7 +10,7 @@ from uuid import UUID
 
 from helenus_connector.config.connector import ConnectorSettings
 from helenus_connector.shape.cep44._payload import column_encoder
-from helenus_connector.shape.cep44._ranges import SYMBOLS, Predicate
+from helenus_connector.shape.cep44.predicates import SYMBOLS, Predicate
 from helenus_connector.shape.cep44.schema import KINDS, VERSION
 from helenus_connector.shape.encoding.forms import json_encoder
 from helenus_connector.shape.envelope.avro_bytes import array_bytes, op_bytes, text_bytes, texts_bytes

@@ -7,7 +7,7 @@ from typing import Any
 
 from helenus_connector.config.connector import ConnectorSettings
 from helenus_connector.shape.cep44 import _payload as payload
-from helenus_connector.shape.cep44._ranges import SYMBOLS
+from helenus_connector.shape.cep44.predicates import SYMBOLS
 from helenus_connector.shape.envelope.avro_bytes import TEXT_ARRAY, WRITTEN_FIELDS
 from helenus_schemas.avro import build as avro
 from helenus_schemas.cql.table import Table

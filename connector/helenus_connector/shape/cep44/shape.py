@@ -20,7 +20,7 @@ from helenus_connector.interfaces.shape import Record, ShapedRecord
 from helenus_connector.shape.cep44._form import AvroRows, JsonRows, PayloadRows
 from helenus_connector.shape.cep44._layout import avro_layout, json_layout
 from helenus_connector.shape.cep44._pack import EnvelopeHead, avro_pack, json_pack, schema_uuid
-from helenus_connector.shape.cep44._ranges import ranges
+from helenus_connector.shape.cep44.predicates import ranges
 from helenus_connector.shape.cep44.schema import envelope_schema
 from helenus_connector.shape.encoding.forms import register_frame, register_key_schemas
 from helenus_connector.shape.encoding.registry import SchemaIds
