@@ -39,6 +39,7 @@ from helenus_agent.segments.removal import Removal
 from helenus_agent.segments.segment_queue import SegmentQueue
 from helenus_agent.segments.transfer import Transfer
 from helenus_agent.state import StateDirectory, quarantine
+from helenus_agent.state_store.state_store import StateStore
 from helenus_schemas import errors
 from helenus_schemas.errors import Action, HelenusError, Kind
 from helenus_schemas.names import counted
@@ -81,10 +82,12 @@ class Agent:
         state: StateDirectory,
         positions: Positions,
         transfer: Transfer,
+        store: StateStore | None = None,
     ) -> None:
         self._settings = settings
         self._offline = isinstance(cassandra, SavedNode)
         self._state = state
+        self._store = store
         self._positions = positions
         self._outbox = Outbox(log, settings)
         self._removal = Removal(transfer, quarantine(state.directory), positions)
@@ -206,7 +209,7 @@ class Agent:
         """Have all that is appended acknowledged and saved, if it is time; True if so."""
         now = time.monotonic()
         since = now if self._followed.must_save else now - self._committed_at
-        finished = self._queue.finished and self._removal.is_due
+        finished = self._removal.is_due and self._has_removable
         quiet = (self._has_progress and since > _COMMIT_QUIET) or self._followed.must_save
         if not (self._outbox.waiting or finished or quiet) or since < _COMMIT:
             return False
@@ -270,6 +273,8 @@ class Agent:
 
     def _list_segments(self) -> None:
         """List cdc_raw, and see how full it is."""
+        if self._store is not None:
+            self._store.check()
         self._queue.refresh()
         self._followed.headroom.watch(self._queue.size)
         self._count_unseen()
@@ -342,6 +347,7 @@ class Agent:
     def _commit(self, timeout: float) -> None:
         """Commit, step 7: flush, save, remove."""
         started = time.monotonic()
+        has_events = bool(self._outbox.waiting)
         self._outbox.flush(timeout)
         reach("agent.after-flush")
         metrics.FLUSH.observe(time.monotonic() - started)
@@ -353,19 +359,38 @@ class Agent:
             if not segment.bad:
                 self._positions.finish(segment.id)
         self._followed.note_positions()
+        if self._store is not None:
+            self._store.check()
+            self._store.stamp(self._positions)
+            self._store.note_finished([segment.id for segment in finished], self._positions.version)
         self._state.save(self._positions)
         reach("agent.after-save")
         self._followed.forget_acknowledged()
+        if self._store is not None:
+            self._store.offer(self._positions, has_events)
         self._outbox.confirm_all(self._followed.tables.followed)
         self._has_progress = False
         self._oldest = None
         if finished and self._removal.is_due:
-            self._removal.remove(finished)
+            self._remove_finished()
         if self._positions.segments:
             newest = max(self._positions.segments)
             metrics.POSITION_SEGMENT.set(newest)
             metrics.POSITION_OFFSET.set(self._positions.segments[newest].offset)
         self._committed_at = time.monotonic()
+
+    @property
+    def _has_removable(self) -> bool:
+        """Return whether a finished segment may leave cdc_raw, or is to be saved as finished before it may."""
+        store, finished = self._store, self._queue.finished
+        return bool(finished) if store is None else any(store.is_removal_due(segment.id) for segment in finished)
+
+    def _remove_finished(self) -> None:
+        store, finished = self._store, self._queue.finished
+        removable = [segment for segment in finished if store is None or store.may_remove(segment.id)]
+        waiting = [segment for segment in finished if segment not in removable]
+        self._removal.remove(removable)
+        self._queue.finished = waiting + removable
 
     def _report_unreadable(self) -> None:
         """Report segments with bytes of which nothing could be read as corrupt, when all is read offline: nothing is
