@@ -3,9 +3,9 @@
     python -m bench agent_states [--agents 60] [--tables 100] [--seconds 20] [--interval-ms 5000]
 
 So many agents, each with a row of its own, as threads of this process with a session each, on one node. First all take
-their state over at once, as after a restart of all of them; then each writes its copy once in an interval, as agents with
-events all the time do; then as fast as they can. Shown are writes per second, their latency, and what CPU the node took,
-in all and for each write, beside what it takes without.
+their state over at once, as after a restart of all of them; then each writes its copy once in an interval, as agents
+with events all the time do; then as fast as they can. Shown are writes per second, their latency, and what CPU the
+node took, in all and for each write, beside what it takes without.
 """
 
 from __future__ import annotations
@@ -48,7 +48,8 @@ def main() -> None:
         status = stack.status()
         tables = [StateTable(settings(status), uuid.uuid4()) for _ in range(options.agents)]
         try:
-            measure(status, tables, options.tables, options.seconds, options.interval_ms / 1000)
+            pid = next(server.pid for server in status.servers if server.name.startswith("cassandra"))
+            measure(pid or 0, tables, options.tables, options.seconds, options.interval_ms / 1000)
         finally:
             for table in tables:
                 table.close()
@@ -84,13 +85,12 @@ def definitions(count: int) -> str:
     return json.dumps(content, default=str)
 
 
-def measure(status: Status, tables: list[StateTable], count: int, seconds: float, interval_s: float) -> None:
+def measure(pid: int, tables: list[StateTable], count: int, seconds: float, interval_s: float) -> None:
     definition, owners = definitions(count), {table.host_id: uuid.uuid4() for table in tables}
     first = state_of(1, definition)
     print(f"a row: {len(deflate(first.positions)):,} B of positions, {len(deflate(definition)):,} B of {count} tables")
     for table in tables:
         table.ring()
-    pid = status.nodes[0].pid
     idle = cpu_of(pid)
     time.sleep(seconds)
     idle_share = (cpu_of(pid) - idle) / seconds

@@ -389,8 +389,10 @@ class Agent:
         store, finished = self._store, self._queue.finished
         removable = [segment for segment in finished if store is None or store.may_remove(segment.id)]
         waiting = [segment for segment in finished if segment not in removable]
-        self._removal.remove(removable)
-        self._queue.finished = waiting + removable
+        try:
+            self._removal.remove(removable)
+        finally:
+            self._queue.finished = waiting + removable
 
     def _report_unreadable(self) -> None:
         """Report segments with bytes of which nothing could be read as corrupt, when all is read offline: nothing is

@@ -373,9 +373,9 @@ def test_every_key_is_of_all_nodes_or_of_one() -> None:
     """A new key has to be sorted: whoever may change `configs` may set those of all nodes."""
     prefixes = {prefix[:-1] for prefix in AgentSettings.prefixes()}
     keys = {field.alias or name for name, field in AgentSettings.model_fields.items()} - prefixes
-    beginnings = ("cassandra.", "config.", "listeners", "http.", "rest.", "segment.")
+    beginnings = ("cassandra.", "config.", "listeners", "http.", "rest.", "segment.", "state.")
     of_a_node = {key for key in keys if key.startswith(beginnings)}
-    of_a_node |= {"state.dir", "cdc.raw.dir", "startup.timeout.ms", "log.format"}
+    of_a_node |= {"cdc.raw.dir", "startup.timeout.ms", "log.format"}
     of_a_node |= {"pulsar.tls.cafile"}
     assert keys == ROW_KEYS | of_a_node
     assert not ROW_KEYS & of_a_node

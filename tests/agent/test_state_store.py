@@ -27,7 +27,7 @@ from helenus_agent.state_store import state_store as module
 from helenus_agent.state_store._lost_nodes import LostNodes
 from helenus_agent.state_store._snapshot import Disk, StateSnapshot, deflate, inflate
 from helenus_agent.state_store._state_table import RingView, StateHead, StateRow
-from helenus_agent.state_store._take_over import Node, read_file, take_over
+from helenus_agent.state_store._take_over import LocalNode, read_file, take_over
 from helenus_agent.state_store.state_store import StateStore
 from helenus_schemas.errors import HelenusError, Kind
 
@@ -114,8 +114,8 @@ def state(tmp_path: Path) -> Iterator[StateDirectory]:
     directory.close()
 
 
-def node(*segment_ids: int, disk: Disk = DISK) -> Node:
-    return Node(HOST, "c", frozenset({"1", "2"}), disk, segment_ids)
+def node(*segment_ids: int, disk: Disk = DISK) -> LocalNode:
+    return LocalNode(HOST, "c", frozenset({"1", "2"}), disk, segment_ids)
 
 
 def start(table: MemoryTable, state: StateDirectory, *segment_ids: int, disk: Disk = DISK) -> Positions:

@@ -28,7 +28,7 @@ _log = structlog.get_logger(__name__)
 
 
 @dataclass(frozen=True)
-class Node:
+class LocalNode:
     """Of whose log the state is: its cluster, tokens and disk, and the ids of the segments that lie in cdc_raw."""
 
     host_id: str
@@ -46,7 +46,7 @@ class Ownership:
     written: StateSnapshot
 
 
-def read_file(state: StateDirectory, node: Node) -> tuple[Positions | None, DamagedPositions | None]:
+def read_file(state: StateDirectory, node: LocalNode) -> tuple[Positions | None, DamagedPositions | None]:
     """Return the positions in the file, None if there is none, or if it is damaged, with the error for that. Raises
     HelenusError for those of another node.
     """
@@ -60,7 +60,7 @@ def read_file(state: StateDirectory, node: Node) -> tuple[Positions | None, Dama
 def take_over(
     table: StateTable,
     state: StateDirectory,
-    node: Node,
+    node: LocalNode,
     owner: uuid.UUID,
     saved: Positions | None,
     damage: DamagedPositions | None,
@@ -130,7 +130,7 @@ def _is_newer(row: StateRow, saved: Positions | None) -> bool:
 def _restore(
     row: StateRow,
     content: StateSnapshot,
-    node: Node,
+    node: LocalNode,
     saved: Positions | None,
     damage: DamagedPositions | None,
     state: StateDirectory,

@@ -20,13 +20,13 @@ import structlog
 from helenus_agent import metrics
 from helenus_agent.config import AgentSettings
 from helenus_agent.node import saved_tables
-from helenus_agent.node.cassandra import Node as CassandraNode
+from helenus_agent.node.cassandra import Node
 from helenus_agent.positions import Positions
 from helenus_agent.state import StateDirectory
 from helenus_agent.state_store._lost_nodes import LostNodes
 from helenus_agent.state_store._snapshot import Disk, StateSnapshot
 from helenus_agent.state_store._state_table import RingView, StateTable
-from helenus_agent.state_store._take_over import Node, Ownership, read_file, take_over
+from helenus_agent.state_store._take_over import LocalNode, Ownership, read_file, take_over
 from helenus_schemas.errors import HelenusError, Kind
 
 _URGENT_S = 1.0  # s between two writes of what is urgent
@@ -44,7 +44,7 @@ class StateStore:
         self,
         settings: AgentSettings,
         state: StateDirectory,
-        node: CassandraNode,
+        node: Node,
         raw: Path,
         segment_ids: Collection[int],
     ) -> None:
@@ -98,15 +98,15 @@ class StateStore:
         self._written_at = time.monotonic()
         self._thread.start()
 
-    def _read_node(self) -> Node:
+    def _read_node(self) -> LocalNode:
         ring = self._table.ring()
         self._disk = Disk.of_node(ring.born, self._raw)
         self._lost_nodes = LostNodes(self._table, ring.tokens)
         return self._node_without_ring(ring)
 
-    def _node_without_ring(self, ring: RingView | None = None) -> Node:
+    def _node_without_ring(self, ring: RingView | None = None) -> LocalNode:
         node, tokens = self._cassandra_node, ring.tokens if ring else frozenset[str]()
-        return Node(str(node.host_id), node.cluster, tokens, self._disk, self._segment_ids)
+        return LocalNode(str(node.host_id), node.cluster, tokens, self._disk, self._segment_ids)
 
     # What the agent's thread calls.
 
