@@ -115,10 +115,10 @@ def measure(pid: int, tables: list[StateTable], count: int, seconds: float, inte
                 version += 1
                 state, started = state_of(version, definition), time.monotonic()
                 assert table.save(owners[table.host_id], state, False)
-                taken = time.monotonic() - started
+                latency_s = time.monotonic() - started
                 with lock:
-                    latencies.append(taken)
-                stop.wait(pause_s(taken))
+                    latencies.append(latency_s)
+                stop.wait(pause_s(latency_s))
 
         threads = [threading.Thread(target=write, args=(table, n)) for n, table in enumerate(tables)]
         for thread in threads:
@@ -128,14 +128,14 @@ def measure(pid: int, tables: list[StateTable], count: int, seconds: float, inte
             latencies.clear()
         before = cpu_of(pid)
         time.sleep(seconds)
-        cpu, done = cpu_of(pid) - before - idle_share * seconds, list(latencies)
+        cpu, finished = cpu_of(pid) - before - idle_share * seconds, list(latencies)
         stop.set()
         for thread in threads:
             thread.join()
         title = "each interval" if pause_s(0) else "as fast as they can"
-        show(title, done, seconds, cpu)
+        show(title, finished, seconds, cpu)
 
-    write_for(lambda taken: max(0.0, interval_s - taken))
+    write_for(lambda latency_s: max(0.0, interval_s - latency_s))
     write_for(lambda _: 0.0)
 
 
