@@ -90,7 +90,8 @@ class Agent:
         self._store = store
         self._positions = positions
         self._outbox = Outbox(log, settings)
-        self._removal = Removal(transfer, quarantine(state.directory), positions)
+        may_remove = None if store is None else store.may_remove
+        self._removal = Removal(transfer, quarantine(state.directory), positions, may_remove)
         self._queue = SegmentQueue(directory, positions, settings.read_mode)
         self._followed = FollowedTables(settings, cassandra, self._outbox, self._queue, state, positions, self._commit)
         self._first = positions.first
@@ -111,7 +112,8 @@ class Agent:
         node = self._followed.ask_node()
         if node.has_cdc is False:
             if self._positions.listed:
-                self._state.save(self._positions)
+                self._save()
+                self._copy_state(has_events=False)
             raise HelenusError(Kind.CDC_DISABLED, "the node runs with cdc_enabled: false", str(node.host_id), CDC_OFF)
         self._queue.refresh()
         if self._first and (deleted or not node.blocks_writes):
@@ -359,40 +361,36 @@ class Agent:
             if not segment.bad:
                 self._positions.finish(segment.id)
         self._followed.note_positions()
-        if self._store is not None:
-            self._store.check()
-            self._store.stamp(self._positions)
-            self._store.note_finished([segment.id for segment in finished], self._positions.version)
-        self._state.save(self._positions)
+        self._save()
         reach("agent.after-save")
         self._followed.forget_acknowledged()
-        if self._store is not None:
-            self._store.offer(self._positions, has_events)
+        self._copy_state(has_events)
         self._outbox.confirm_all(self._followed.tables.followed)
         self._has_progress = False
         self._oldest = None
         if finished and self._removal.is_due:
-            self._remove_finished()
+            self._removal.remove(finished)
         if self._positions.segments:
             newest = max(self._positions.segments)
             metrics.POSITION_SEGMENT.set(newest)
             metrics.POSITION_OFFSET.set(self._positions.segments[newest].offset)
         self._committed_at = time.monotonic()
 
+    def _save(self) -> None:
+        if self._store is not None:
+            self._store.stamp(self._positions)
+        self._state.save(self._positions)
+
+    def _copy_state(self, has_events: bool) -> None:
+        if self._store is not None:
+            self._store.note_finished([segment.id for segment in self._queue.finished], self._positions.version)
+            self._store.offer(self._positions, has_events)
+
     @property
     def _has_removable(self) -> bool:
         """Return whether a finished segment may leave cdc_raw, or is to be saved as finished before it may."""
         store, finished = self._store, self._queue.finished
         return bool(finished) if store is None else any(store.is_removal_due(segment.id) for segment in finished)
-
-    def _remove_finished(self) -> None:
-        store, finished = self._store, self._queue.finished
-        removable = [segment for segment in finished if store is None or store.may_remove(segment.id)]
-        waiting = [segment for segment in finished if segment not in removable]
-        try:
-            self._removal.remove(removable)
-        finally:
-            self._queue.finished = waiting + removable
 
     def _report_unreadable(self) -> None:
         """Report segments with bytes of which nothing could be read as corrupt, when all is read offline: nothing is

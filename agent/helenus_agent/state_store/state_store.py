@@ -111,7 +111,8 @@ class StateStore:
     # What the agent's thread calls.
 
     def stamp(self, positions: Positions) -> None:
-        """Give positions that are about to be saved their owner and version."""
+        """Give positions that are about to be saved their owner and version. Raises as `check`."""
+        self.check()
         positions.owner, positions.epoch = str(self._owner), self._epoch
         positions.version += 1
 
@@ -202,7 +203,8 @@ class StateStore:
             if self._ownership is not None:
                 self._note_success()
             if self._lost_nodes is not None and not self._is_closing:
-                self._lost_nodes.look()
+                with contextlib.suppress(HelenusError):  # it looks again later
+                    self._lost_nodes.look()
         except HelenusError as error:
             if error.kind is Kind.NOT_OWNER:
                 self._stop_error = error
