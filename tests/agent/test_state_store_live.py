@@ -17,7 +17,7 @@ from agent.test_live import Live
 
 from helenus_agent.config import AgentSettings
 from helenus_agent.state import read
-from helenus_agent.state_store._snapshot import inflate
+from helenus_agent.state_store._snapshot import deflate, inflate
 from helenus_agent.state_store._state_table import StateTable
 
 pytestmark = [
@@ -118,35 +118,6 @@ def test_each_of_the_two_may_be_lost(live: Copied) -> None:
     assert live.keys("copied") == Counter(range(430))
 
 
-@pytest.mark.parametrize(
-    "failpoint",
-    [
-        "state-store.before-write:1",  # before the row is made
-        "state-store.after-write:1",  # the row is made, the file is not
-        "state-store.before-write:3",
-        "state-store.after-write:3",
-        "agent.after-save:3",  # the file is written, the copy is not
-        "agent.after-flush:3",  # sent, saved nowhere
-    ],
-)
-def test_killed_and_its_directory_lost(live: Copied, failpoint: str) -> None:
-    """At each step of a save: nothing is missing, and what comes twice was sent after the last copy."""
-    agent = live.start(failpoint)
-    sent = 0
-    while agent.poll() is None and sent < 3000:
-        live.insert("copied", sent, sent + 50)
-        sent += 50
-    assert agent.wait(60) == -signal.SIGKILL, live.out.read_text()
-    shutil.rmtree(live.state, ignore_errors=True)
-    agent = live.start()
-    live.insert("copied", sent, sent + 1)
-    live.arrive("copied", sent + 1)
-    live.wait(lambda: set(live.keys("copied")) == set(range(sent + 1)))
-    assert max(live.keys("copied").values()) <= 2
-    assert live.logs("segment.lost") + live.logs("node.disk_lost") == 0
-    assert live.stop(agent) == 0
-
-
 def test_segments_that_were_removed_are_not_reported_as_lost(live: Copied) -> None:
     """A segment leaves cdc_raw only once the row knows that it is read, so that a restored state does not miss it."""
     agent = live.start(state_store_interval_ms="60000")
@@ -222,8 +193,6 @@ def test_another_disk_is_a_gap(live: Copied) -> None:
     content["disk"] = {"born": 1, "inode": 1}
     content["positions"]["segments"] = {"5": {"offset": 100, "indexed": True, "bad": False}}
     content["positions"]["done"] = [4]
-    from helenus_agent.state_store._snapshot import deflate
-
     query = f"UPDATE {KEYSPACE}.agent_states SET positions = %s WHERE host_id = %s IF EXISTS"
     assert live.session.execute(query, (deflate(json.dumps(content)), live.host_id)).one()[0]
     agent = live.start()
@@ -260,4 +229,33 @@ def test_a_node_that_was_replaced_is_named_and_closed(live: Copied) -> None:
     live.write(10, 20)
     live.wait(live.has_copy)
     assert live.logs("node.left") == 1
+    assert live.stop(agent) == 0
+
+
+@pytest.mark.parametrize(
+    "failpoint",
+    [
+        "state-store.before-write:1",  # before the row is made
+        "state-store.after-write:1",  # the row is made, the file is not
+        "state-store.before-write:3",
+        "state-store.after-write:3",
+        "agent.after-save:3",  # the file is written, the copy is not
+        "agent.after-flush:3",  # sent, saved nowhere
+    ],
+)
+def test_killed_at_each_of_the_two_writes(live: Copied, failpoint: str) -> None:
+    """At each step of a save: nothing is missing, and what comes twice was sent after the last copy."""
+    agent = live.start(failpoint)
+    sent = 0
+    while agent.poll() is None and sent < 3000:
+        live.insert("copied", sent, sent + 50)
+        sent += 50
+    assert agent.wait(60) == -signal.SIGKILL, live.out.read_text()
+    shutil.rmtree(live.state, ignore_errors=True)
+    agent = live.start()
+    live.insert("copied", sent, sent + 1)
+    live.arrive("copied", sent + 1)
+    live.wait(lambda: set(live.keys("copied")) == set(range(sent + 1)))
+    assert max(live.keys("copied").values()) <= 2
+    assert live.logs("segment.lost") + live.logs("node.disk_lost") == 0
     assert live.stop(agent) == 0
