@@ -842,6 +842,20 @@ def test_a_run_that_fails_ends_no_process(configured: SimpleNamespace) -> None:
     assert "cdc_enabled: false" in store.agents[-1].last_error
 
 
+def test_an_agent_whose_state_another_one_took_over_ends(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A run that is begun anew would take it back, and so on for ever."""
+
+    def refuse(*_: object) -> None:
+        raise HelenusError(Kind.NOT_OWNER, "another agent has taken over")
+
+    monkeypatch.setattr(configured_agent, "ConfigStore", lambda _: MemoryStore())
+    monkeypatch.setattr(configured_agent, "AgentRun", refuse)
+    properties = own(state_dir=str(tmp_path))
+    settings = AgentSettings.from_properties(properties.properties, "test")
+    with pytest.raises(HelenusError, match="another agent has taken over"):
+        ConfiguredAgent(properties, settings)._publish(settings)
+
+
 def test_an_agent_that_misses_three_reports_is_dead(served: Served) -> None:
     host = uuid.uuid4()
     report = AgentReport(host, "10.0.0.1", "dc1", "1", "5.0", "publishing", "", ("a.b",), 1, 2, 3, None, "", 1000)

@@ -430,3 +430,19 @@ def test_nodes_that_left_the_ring(table: MemoryTable) -> None:
     lost_nodes.look()
     assert uuid.UUID(int=3) in table.closed
     assert uuid.UUID(int=1) not in table.closed
+
+
+def test_the_older_of_two_removes_nothing(bench: Bench, table: MemoryTable) -> None:
+    bench.start()
+    assert table.row is not None
+    table.row = StateRow("b", table.row.epoch + 1, 1, 0, table.row.state)
+    complete(bench.raw, 10)
+
+    def is_stopped() -> bool:
+        bench.run()
+        return False
+
+    with pytest.raises(HelenusError, match="another agent has taken over the state of this node"):
+        eventually(is_stopped)
+    assert len(bench.raw.names) == 2
+    assert table.row.owner == "b"
