@@ -446,3 +446,19 @@ def test_the_older_of_two_removes_nothing(bench: Bench, table: MemoryTable) -> N
         eventually(is_stopped)
     assert len(bench.raw.names) == 2
     assert table.row.owner == "b"
+
+
+def test_a_row_that_is_lost_while_it_runs(bench: Bench, table: MemoryTable) -> None:
+    bench.start()
+    bench.raw.segment(10)
+    bench.raw.write(10, write_of(TABLE, 1))
+    bench.run()
+    eventually(lambda: bench.store is not None and bench.store._next_write()[0] is None)
+    table.row = None
+    bench.raw.write(10, write_of(TABLE, 2))
+    bench.run()
+    assert bench.store is not None
+    assert bench.store._next_write()[0] is not None
+    eventually(lambda: table.row is not None)
+    assert len(bench.log.acknowledged) == 2
+    bench.store.check()
