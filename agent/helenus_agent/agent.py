@@ -112,8 +112,8 @@ class Agent:
         node = self._followed.ask_node()
         if node.has_cdc is False:
             if self._positions.listed:
-                self._save()
-                self._copy_state(has_events=False)
+                self._save(has_events=False)
+                self._copy_state()
             raise HelenusError(Kind.CDC_DISABLED, "the node runs with cdc_enabled: false", str(node.host_id), CDC_OFF)
         self._queue.refresh()
         if self._first and (deleted or not node.blocks_writes):
@@ -361,10 +361,10 @@ class Agent:
             if not segment.bad:
                 self._positions.finish(segment.id)
         self._followed.note_positions()
-        self._save()
+        self._save(has_events)
         reach("agent.after-save")
         self._followed.forget_acknowledged()
-        self._copy_state(has_events)
+        self._copy_state()
         self._outbox.confirm_all(self._followed.tables.followed)
         self._has_progress = False
         self._oldest = None
@@ -376,15 +376,15 @@ class Agent:
             metrics.POSITION_OFFSET.set(self._positions.segments[newest].offset)
         self._committed_at = time.monotonic()
 
-    def _save(self) -> None:
+    def _save(self, has_events: bool) -> None:
         if self._store is not None:
-            self._store.stamp(self._positions)
+            self._store.stamp(self._positions, has_events)
         self._state.save(self._positions)
 
-    def _copy_state(self, has_events: bool) -> None:
+    def _copy_state(self) -> None:
         if self._store is not None:
             self._store.note_finished([segment.id for segment in self._queue.finished], self._positions.version)
-            self._store.offer(self._positions, has_events)
+            self._store.offer(self._positions)
 
     @property
     def _has_removable(self) -> bool:

@@ -20,6 +20,7 @@ from helenus_agent.config import AgentSettings
 from helenus_agent.state import read
 from helenus_agent.state_store._snapshot import deflate, inflate
 from helenus_agent.state_store._state_table import StateTable
+from helenus_stack.records import messages
 
 pytestmark = [
     pytest.mark.integration,
@@ -56,11 +57,18 @@ class Copied(Live):
             return None
 
     def wait_for_copy(self) -> None:
-        """Wait until the row has what the file has now. Later saves without events are not copied."""
+        """Wait until the row has what the file has."""
         time.sleep(0.6)  # what arrived is saved soon
-        saved = read(self.state)
-        assert saved is not None
-        self.wait(lambda: (row := self.row()) is not None and row.version >= saved.version)
+
+        def is_copied() -> bool:
+            saved, row = read(self.state), self.row()
+            return saved is not None and row is not None and bool(row.version == saved.version)
+
+        self.wait(is_copied)
+
+    def events(self, topic: str) -> list[tuple[bytes, bytes]]:
+        """All there is in a topic, as key and value."""
+        return [(message.key(), message.value()) for message in messages(self.status.bootstrap_servers, topic)]
 
     def logs(self, event: str) -> int:
         return self.out.read_text().count(event)
@@ -68,6 +76,13 @@ class Copied(Live):
     def write(self, first: int, last: int) -> None:
         self.insert(self.name, first, last)
         self.arrive(self.name, last)
+
+    def start_ready(self, **more: str) -> subprocess.Popen[bytes]:
+        """Start an agent, and wait until its topic is there."""
+        count = self.logs("topic.ready") if self.out.exists() else 0
+        agent = self.start(**more)
+        self.wait(lambda: self.out.exists() and self.logs("topic.ready") > count)
+        return agent
 
 
 @pytest.fixture
@@ -87,13 +102,13 @@ def live(small_segments: Any, tmp_path: Path) -> Iterator[Copied]:
 
 def test_each_of_the_two_may_be_lost(live: Copied) -> None:
     """Stopped, the directory is deleted: nothing comes twice. The row is deleted: the file goes on."""
-    agent = live.start()
+    agent = live.start_ready()
     live.write(0, 300)
     live.wait_for_copy()
     assert live.stop(agent) == 0
     shutil.rmtree(live.state)
     live.insert(live.name, 300, 400)
-    agent = live.start()
+    agent = live.start_ready()
     live.arrive(live.name, 400)
     assert (live.logs("state.restored"), live.logs("node.disk_lost")) == (1, 0)
     assert live.keys(live.name) == Counter(range(400))
@@ -105,7 +120,7 @@ def test_each_of_the_two_may_be_lost(live: Copied) -> None:
     assert live.stop(agent) == 0
     # While it is stopped.
     live.session.execute(f"DROP TABLE {KEYSPACE}.agent_states")
-    agent = live.start()
+    agent = live.start_ready()
     live.write(410, 420)
     live.wait(lambda: live.logs("state.row_lost") == 2)
     live.wait_for_copy()
@@ -113,7 +128,7 @@ def test_each_of_the_two_may_be_lost(live: Copied) -> None:
     assert live.stop(agent) == 0
     (live.state / "tables.json").unlink()
     (live.state / "positions.json").write_text("{")
-    agent = live.start()
+    agent = live.start_ready()
     live.write(420, 430)
     assert (live.logs("state.file_damaged"), live.logs("state.restored")) == (1, 2)
     assert (live.state / "positions.damaged").exists()
@@ -124,7 +139,7 @@ def test_each_of_the_two_may_be_lost(live: Copied) -> None:
 
 def test_segments_that_were_removed_are_not_reported_as_lost(live: Copied) -> None:
     """A segment leaves cdc_raw only once the row knows that it is read, so that a restored state does not miss it."""
-    agent = live.start(state_store_interval_ms="60000")
+    agent = live.start_ready(state_store_interval_ms="60000")
     live.insert(live.name, 0, 6000)
     live.wait(lambda: live.logs("segment.done") >= 1)
     row = live.row()
@@ -133,7 +148,7 @@ def test_segments_that_were_removed_are_not_reported_as_lost(live: Copied) -> No
     agent.kill()
     agent.wait()
     shutil.rmtree(live.state)
-    agent = live.start()
+    agent = live.start_ready()
     live.insert(live.name, 6000, 6001)
     live.wait(lambda: set(live.keys(live.name)) == set(range(6001)))
     assert live.logs("segment.lost") + live.logs("node.disk_lost") == 0
@@ -142,7 +157,7 @@ def test_segments_that_were_removed_are_not_reported_as_lost(live: Copied) -> No
 
 def test_the_older_of_two_agents_ends(live: Copied) -> None:
     """A container that moved: the one that hangs there ends as soon as it wakes, with one line."""
-    old = live.start()
+    old = live.start_ready()
     live.write(0, 100)
     live.wait_for_copy()
     old.send_signal(signal.SIGSTOP)
@@ -175,7 +190,7 @@ def test_the_older_of_two_agents_ends(live: Copied) -> None:
     assert live.out.read_text().count("another agent has taken over the state of this node") == 1
     assert live.row().owner == other
     # Its file is older than the row now: the row is taken.
-    agent = live.start()
+    agent = live.start_ready()
     live.wait(lambda: set(live.keys(live.name)) == set(range(110)))
     assert live.logs("another agent went on since") == 1
     assert live.stop(agent) == 0
@@ -183,7 +198,7 @@ def test_the_older_of_two_agents_ends(live: Copied) -> None:
 
 def test_another_disk_is_a_gap(live: Copied) -> None:
     """The node has another disk: segments that were to be read are gone."""
-    agent = live.start()
+    agent = live.start_ready()
     live.write(0, 100)
     live.wait_for_copy()
     assert live.stop(agent) == 0
@@ -196,14 +211,14 @@ def test_another_disk_is_a_gap(live: Copied) -> None:
     content["positions"]["done"] = [4]
     query = f"UPDATE {KEYSPACE}.agent_states SET positions = %s WHERE host_id = %s IF EXISTS"
     assert live.session.execute(query, (deflate(json.dumps(content)), live.host_id)).one()[0]
-    agent = live.start()
+    agent = live.start_ready()
     live.wait(lambda: live.logs("node.disk_lost") == 1)
     assert f"lost-node NAME {live.host_id} --since 20" in live.out.read_text()
     assert "unread_segments=[5]" in live.out.read_text()
     live.wait(lambda: any(key is None for key, _ in live.events(f"events-live.{live.name}")))
     live.wait_for_copy()
     assert live.stop(agent) == 0
-    agent = live.start()
+    agent = live.start_ready()
     live.insert(live.name, 100, 110)
     live.wait(lambda: set(live.keys(live.name)) >= set(range(110)))
     assert live.logs("node.disk_lost") == 1
@@ -211,7 +226,7 @@ def test_another_disk_is_a_gap(live: Copied) -> None:
 
 
 def test_a_node_that_was_replaced_is_named_and_closed(live: Copied) -> None:
-    agent = live.start()
+    agent = live.start_ready()
     live.write(0, 10)
     live.wait_for_copy()
     assert live.stop(agent) == 0
@@ -220,13 +235,13 @@ def test_a_node_that_was_replaced_is_named_and_closed(live: Copied) -> None:
     values = [getattr(row, name) for name in columns.split(", ")]
     query = f"INSERT INTO {KEYSPACE}.agent_states (host_id, {columns}) VALUES ({', '.join(['%s'] * 9)})"
     live.session.execute(query, (former, *values))
-    agent = live.start()
+    agent = live.start_ready()
     live.wait(lambda: live.logs("node.left") == 1)
     assert f"--replaced-by {live.host_id}" in live.out.read_text()
     closed = live.session.execute(f"SELECT is_closed FROM {KEYSPACE}.agent_states WHERE host_id = %s", (former,)).one()
     assert closed.is_closed
     assert live.stop(agent) == 0
-    agent = live.start()
+    agent = live.start_ready()
     live.write(10, 20)
     live.wait_for_copy()
     assert live.logs("node.left") == 1
@@ -254,7 +269,7 @@ def test_killed_at_each_of_the_two_writes(live: Copied, failpoint: str) -> None:
         time.sleep(0.05)
     assert agent.wait(60) == -signal.SIGKILL, live.out.read_text()
     shutil.rmtree(live.state, ignore_errors=True)
-    agent = live.start()
+    agent = live.start_ready()
     live.insert(live.name, sent, sent + 1)
     live.arrive(live.name, sent + 1)
     live.wait(lambda: set(live.keys(live.name)) == set(range(sent + 1)))

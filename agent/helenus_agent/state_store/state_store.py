@@ -67,7 +67,8 @@ class StateStore:
         self._failure = ""
         self._stop_error: HelenusError | None = None
         self._tables = "", (0, 0)
-        self._noted = ""
+        self._unlogged = self._offered_unlogged = ""
+        self._is_urgent = self._is_due = False
         self._finished: dict[int, int] = {}
         self._thread = threading.Thread(target=self._write_all, name="state", daemon=True)
 
@@ -110,25 +111,27 @@ class StateStore:
 
     # What the agent's thread calls.
 
-    def stamp(self, positions: Positions) -> None:
-        """Give positions that are about to be saved their owner and version. Raises as `check`."""
-        self.check()
-        positions.owner, positions.epoch = str(self._owner), self._epoch
-        positions.version += 1
-
-    def offer(self, positions: Positions, has_events: bool) -> None:
-        """Have positions that are saved in the file copied. Without events, and with nothing that no log shows, they
-        are not: the agent's own writes are in the log, too.
+    def stamp(self, positions: Positions, has_events: bool) -> None:
+        """Give positions that are about to be saved their owner, and a version of their own if they are to be copied.
+        Without events, and with nothing that no log shows, they are not: the agent's own writes are in the log, too.
+        Raises as `check`.
         """
-        noted = json.dumps([getattr(positions, name) for name in _NO_LOG] + positions.done[-1:], default=vars)
-        is_urgent = noted != self._noted
-        if not is_urgent and not has_events:
+        self.check()
+        self._unlogged = json.dumps([getattr(positions, name) for name in _NO_LOG] + positions.done[-1:], default=vars)
+        self._is_urgent = self._unlogged != self._offered_unlogged
+        self._is_due = self._is_urgent or has_events
+        positions.owner, positions.epoch = str(self._owner), self._epoch
+        positions.version += self._is_due
+
+    def offer(self, positions: Positions) -> None:
+        """Have positions that are saved in the file copied, if `stamp` gave them a version."""
+        if not self._is_due:
             return
-        self._noted = noted
+        self._offered_unlogged = self._unlogged
         stamp = saved_tables.file_stamp(self._state.directory)
         if stamp != self._tables[1]:
             self._tables = saved_tables.read_text(self._state.directory), stamp
-        snapshot = StateSnapshot.of_positions(positions, self._disk, self._tables[0], is_urgent)
+        snapshot = StateSnapshot.of_positions(positions, self._disk, self._tables[0], self._is_urgent)
         with self._lock:
             if self._offered is not None and self._offered.is_urgent and self._is_unwritten(self._offered):
                 snapshot = StateSnapshot(snapshot.version, snapshot.positions, snapshot.tables, True)
