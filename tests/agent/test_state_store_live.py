@@ -20,6 +20,8 @@ from helenus_agent.config import AgentSettings
 from helenus_agent.state import read
 from helenus_agent.state_store._snapshot import deflate, inflate
 from helenus_agent.state_store._state_table import StateTable
+from helenus_schemas.codec.key import KeyCodec
+from helenus_schemas.cql.table import read_tables
 from helenus_stack.records import messages
 
 pytestmark = [
@@ -69,6 +71,12 @@ class Copied(Live):
     def events(self, topic: str) -> list[tuple[bytes, bytes]]:
         """All there is in a topic, as key and value."""
         return [(message.key(), message.value()) for message in messages(self.status.bootstrap_servers, topic)]
+
+    def keys(self, table: str) -> Counter[int]:
+        """How often each key is in a table's topic. Gaps have none."""
+        codec = KeyCodec(next(t for t in read_tables(self.session, "live").values() if t.name == table))
+        sent = [key for key, _ in self.events(f"events-live.{table}") if key is not None]
+        return Counter(int.from_bytes(codec.decode(key)[0] or b"", "big") for key in sent)
 
     def logs(self, event: str) -> int:
         return self.out.read_text().count(event)
