@@ -35,7 +35,8 @@ class LostNodes:
             return
         self._next_look_at = time.monotonic() + _LOOK_S
         ring = self._table.ring()
-        absent = [head for head in self._table.heads() if not head.is_closed and head.host_id not in ring.host_ids]
+        present = ring.host_ids | {self._table.host_id}  # a node may be renamed while its agent runs
+        absent = [head for head in self._table.heads() if not head.is_closed and head.host_id not in present]
         for head in absent:
             is_replaced = bool(self._tokens) and head.tokens == self._tokens
             if str(head.host_id) == self.former_id:

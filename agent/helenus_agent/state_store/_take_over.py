@@ -76,7 +76,7 @@ def take_over(
                 raise table.unreadable_error(row)
             _log.error("state.row_damaged", error=row.damage, then="the file goes on, and the row is replaced by it")
             is_from_row = False
-        if row is None and saved is not None and saved.epoch:
+        if row is None and saved is not None and saved.epoch and saved.host_id == node.host_id:
             _log.error("state.row_lost", where=table.where, then="the file goes on, and the row is written again")
         if is_from_row:
             assert row is not None
