@@ -13,7 +13,7 @@ import pytest
 
 TESTS = Path(__file__).parent
 GROUPS = """
-agent/test_live+agent/test_schema_live stack/test_demo stack/test_stack
+agent/test_live+agent/test_schema_live+agent/test_state_store_live stack/test_demo stack/test_stack
 agent/test_secure+integration/test_secure_connector+integration/test_replicate_secure integration/test_secure_pulsar
 agent/test_pulsar_live+agent/test_pulsar_same_live+stack/test_pulsar+sinks/test_pulsar+connector/test_pulsar_events+\
 sinks/test_pulsar_java+stack/test_readers

@@ -42,6 +42,7 @@ from helenus_agent.segments.removal import Removal
 from helenus_agent.segments.segment_queue import SegmentQueue
 from helenus_agent.segments.transfer import Transfer
 from helenus_agent.state import StateDirectory, quarantine
+from helenus_agent.state_store.state_store import StateStore
 from helenus_schemas import errors
 from helenus_schemas.errors import Action, HelenusError, Kind
 from helenus_schemas.names import counted
@@ -83,14 +84,17 @@ class Agent:
         positions: Positions,
         transfer: Transfer,
         spans: ChangeSpans | None = None,
+        store: StateStore | None = None,
     ) -> None:
         self._settings = settings
         self._spans = spans
         self._offline = isinstance(cassandra, SavedNode)
         self._state = state
+        self._store = store
         self._positions = positions
         self._outbox = Outbox(log, settings)
-        self._removal = Removal(transfer, quarantine(state.directory), positions)
+        may_remove = None if store is None else store.may_remove
+        self._removal = Removal(transfer, quarantine(state.directory), positions, may_remove)
         self._queue = SegmentQueue(directory, positions)
         self._followed = FollowedTables(settings, cassandra, self._outbox, self._queue, state, positions, self._commit)
         self._first = positions.first
@@ -112,7 +116,8 @@ class Agent:
         node = self._followed.ask_node()
         if node.has_cdc is False:
             if self._positions.listed:
-                self._state.save(self._positions)
+                self._save(has_events=False)
+                self._copy_state()
             raise HelenusError(Kind.CDC_DISABLED, "the node runs with cdc_enabled: false", str(node.host_id), CDC_OFF)
         self._queue.refresh()
         if self._first and (deleted or not node.blocks_writes):
@@ -220,7 +225,7 @@ class Agent:
     def _must_commit(self) -> bool:
         now = time.monotonic()
         since = now if self._followed.must_save else now - self._committed_at
-        finished = self._queue.finished and self._removal.is_due
+        finished = self._removal.is_due and self._has_removable
         quiet = (self._has_progress and since > _COMMIT_QUIET) or self._followed.must_save
         return bool(self._outbox.waiting or finished or quiet) and since >= _COMMIT
 
@@ -276,6 +281,8 @@ class Agent:
 
     def _list_segments(self) -> None:
         """List cdc_raw, and see how full it is."""
+        if self._store is not None:
+            self._store.check()
         self._queue.refresh()
         self._followed.headroom.watch(self._queue.size)
         self._count_unseen()
@@ -374,6 +381,7 @@ class Agent:
     def _commit(self, timeout: float) -> None:
         """Commit, step 7: flush, save, remove."""
         started = time.monotonic()
+        has_events = bool(self._outbox.waiting)
         self._outbox.flush(timeout)
         reach("agent.after-flush")
         metrics.FLUSH.observe(time.monotonic() - started)
@@ -387,9 +395,10 @@ class Agent:
             if not segment.bad:
                 self._positions.finish(segment.id)
         self._followed.note_positions()
-        self._state.save(self._positions)
+        self._save(has_events)
         reach("agent.after-save")
         self._followed.forget_acknowledged()
+        self._copy_state()
         self._outbox.confirm_all(self._followed.tables.followed)
         self._has_progress = False
         self._oldest = None
@@ -400,6 +409,22 @@ class Agent:
             metrics.POSITION_SEGMENT.set(newest)
             metrics.POSITION_OFFSET.set(self._positions.segments[newest].offset)
         self._committed_at = time.monotonic()
+
+    def _save(self, has_events: bool) -> None:
+        if self._store is not None:
+            self._store.stamp(self._positions, has_events)
+        self._state.save(self._positions)
+
+    def _copy_state(self) -> None:
+        if self._store is not None:
+            self._store.note_finished([segment.id for segment in self._queue.finished], self._positions.version)
+            self._store.offer(self._positions)
+
+    @property
+    def _has_removable(self) -> bool:
+        """Return whether a finished segment may leave cdc_raw, or is to be saved as finished before it may."""
+        store, finished = self._store, self._queue.finished
+        return bool(finished) if store is None else any(store.is_removal_due(segment.id) for segment in finished)
 
     def _report_unreadable(self) -> None:
         """Report segments with bytes of which nothing could be read as corrupt, when all is read offline: nothing is

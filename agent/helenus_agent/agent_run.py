@@ -25,6 +25,7 @@ from helenus_agent.node.offline import SavedNode
 from helenus_agent.segments.segment_queue import list_segment_ids
 from helenus_agent.segments.transfer import transfer_of
 from helenus_agent.state import StateDirectory, note_cdc_off, owned
+from helenus_agent.state_store.state_store import StateStore
 from helenus_schemas import __version__
 from helenus_schemas.errors import HelenusError, Kind
 from helenus_schemas.service.span_exporter import SpanQueue, check_traces, traced_ratio
@@ -113,9 +114,14 @@ class AgentRun:
         node = waiting(cassandra.node)
         identity.check(node, settings, directory)
         check_places(settings, directory, node.settings)
-        positions = state.load(str(node.host_id), node.cluster, list_segment_ids(directory))
+        segment_ids, store = list_segment_ids(directory), None
+        if settings.state_store == "cassandra" and not self._offline:
+            store = StateStore(settings, state, node, directory, segment_ids)
+            cleanup.callback(store.close)
+            waiting(store.start)
+        positions = state.load(str(node.host_id), node.cluster, segment_ids)
         spans = self._open_spans(cleanup)
-        agent = Agent(settings, directory, cassandra, self._sink, state, positions, transfer, spans)
+        agent = Agent(settings, directory, cassandra, self._sink, state, positions, transfer, spans, store)
         return node, directory, agent
 
     def _open_spans(self, cleanup: contextlib.ExitStack) -> ChangeSpans | None:

@@ -134,8 +134,8 @@ class AgentSettings(ListenerSettings, CassandraSettings, PulsarSettings, KafkaSe
     cdc_raw_dir: Annotated[Path | None, Group("Commit log", "HIGH")] = None
     """The node's `cdc_raw`; default: the one that cassandra.yaml names."""
     state_dir: Annotated[Path, Group("Agent", "HIGH")]
-    """Directory of positions and quarantine: one for each agent, on a persistent disk. With `config.store=cassandra`
-    the default is `/var/lib/helenus/agent`."""
+    """Directory of positions and quarantine: one for each agent, on a persistent disk unless `state.store=cassandra`.
+    With `config.store=cassandra` the default is `/var/lib/helenus/agent`."""
     log: Annotated[Literal["kafka", "pulsar"], Group("Topics", "HIGH")] = "kafka"
     """Where events go."""
     topic_prefix: Annotated[str, AfterValidator(topic), Group("Topics")] = "events-"
@@ -187,11 +187,15 @@ class AgentSettings(ListenerSettings, CassandraSettings, PulsarSettings, KafkaSe
     """The port of `listeners`; 0 opens none."""
     metrics_other_products: Annotated[bool, Group("Agent", "LOW")] = True
     """Whether `/metrics` also uses the names of DataStax's agent, Debezium and the Sidecar."""
+    state_store: Annotated[Literal["file", "cassandra"], Group("Control plane", "HIGH")] = "file"
+    """Where the agent's state is. `cassandra`: in `state.dir`, and [a copy](control-plane.md#state) in a table."""
+    state_store_interval_ms: Annotated[Milliseconds, Field(ge=1000), Group("Control plane", "LOW")] = 5000
+    """How often at most the copy is written; what is in no log, and the end of a segment, within a second."""
     config_store: Annotated[Literal["file", "cassandra"], Group("Control plane", "HIGH")] = "file"
     """Where settings come from. `cassandra`: also from the table `configs` of a keyspace, which all agents follow
     ([control-plane.md](control-plane.md)); the agent's own file takes precedence."""
     config_store_keyspace: Annotated[str, AfterValidator(_keyspace), Group("Control plane")] = "helenus"
-    """The keyspace of `configs` and `agents`. The agent creates it where its role may, and otherwise prints the CQL."""
+    """The keyspace of our tables. The agent creates it where its role may, and otherwise prints the CQL."""
     config_store_replication: Annotated[str, AfterValidator(_replication), Group("Control plane")] = ""
     """The replication that the keyspace is created with, as CQL. Required unless every data centre has three nodes by
     then; default: `NetworkTopologyStrategy` with three replicas in each."""
@@ -386,11 +390,8 @@ def raw_directory(settings: AgentSettings, offline: bool = False) -> Path:
         if directory is None:
             named = node.get("cdc_raw_directory")
             if not named:
-                raise HelenusError(
-                    Kind.CONFIG,
-                    "cdc.raw.dir: set it, because cassandra.yaml names no cdc_raw_directory",
-                    str(settings.cassandra_config),
-                )
+                message = "cdc.raw.dir: set it, because cassandra.yaml names no cdc_raw_directory"
+                raise HelenusError(Kind.CONFIG, message, str(settings.cassandra_config))
             directory = Path(named)
     if directory is None:
         raise HelenusError(Kind.CONFIG, "cdc.raw.dir is not set, and the node does not answer where it is")

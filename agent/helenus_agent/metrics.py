@@ -78,6 +78,11 @@ DISABLED = Gauge(
 CONFIG_REFUSED = Gauge(
     "helenus_agent_config_refused", "1 while rows of configs are wrong, and the last ones that were right are used."
 )
+STATE_STORE_FAILING = Gauge(
+    "helenus_agent_state_store_failing",
+    "1 while the copy of the agent's state in Cassandra can't be written, and its file alone is current.",
+)
+STATE_STORE_WRITES = Counter("helenus_agent_state_store_writes", "Writes of the agent's state to Cassandra.")
 DECODER = Info("helenus_agent_decoder", "Whether the decoder is compiled, as a label.")
 
 LOW = 0.8

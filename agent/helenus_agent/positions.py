@@ -71,6 +71,8 @@ class Positions:
     `deletes`: the node was last seen with cdc_block_writes: false.
     `dropped`: per dropped table that the log may still name, when it was dropped, µs since the epoch; 0 once that is
     acknowledged.
+    `owner`, `epoch`, `version`: with `state.store=cassandra` which agent saved it, and the numbers of that owner and of
+    the save (see `helenus_agent.state_store`).
     """
 
     host_id: str = ""
@@ -88,6 +90,9 @@ class Positions:
     dropped: dict[str, int] = field(default_factory=dict)
     cluster: str = ""
     transactional: list[str] = field(default_factory=list)
+    owner: str = ""
+    epoch: int = 0
+    version: int = 0
 
     def as_json(self) -> dict[str, Any]:
         """Return what `json` writes."""
@@ -124,6 +129,9 @@ class Positions:
             {str(uuid.UUID(table)): int(time) for table, time in saved.get("dropped", {}).items()},
             str(saved.get("cluster", "")),
             [str(uuid.UUID(table)) for table in saved.get("transactional", ())],
+            str(saved.get("owner", "")),
+            int(saved.get("epoch", 0)),
+            int(saved.get("version", 0)),
         )
         _ = positions.followed_ids, positions.paused_ids, positions.refused_ids
         return positions

@@ -31,6 +31,13 @@ _DAMAGED = (
 )
 
 
+class DamagedPositions(HelenusError):
+    """The file of positions is there and can't be understood."""
+
+    def __init__(self, reason: str, path: Path) -> None:
+        super().__init__(Kind.STATE, f"the positions are damaged ({reason})", str(path), _DAMAGED)
+
+
 class StateDirectory:
     """The state directory, held for this process alone. Raises HelenusError: STATE; CONFIG if others may change it."""
 
@@ -77,6 +84,14 @@ class StateDirectory:
     def save(self, positions: Positions) -> None:
         """Replace the file durably: after this returns, no crash brings the old one back."""
         durable.replace(self.directory / _FILE, positions.as_json(), "the positions", "state.after-write")
+
+    def set_aside(self) -> Path:
+        """Rename a damaged file of positions, and return its new name. Raises HelenusError."""
+        path = self.directory / _FILE
+        try:
+            return path.replace(path.with_suffix(".damaged"))
+        except OSError as error:
+            raise HelenusError(Kind.STATE, f"cannot rename the positions: {error.strerror}", str(path)) from None
 
     def close(self) -> None:
         """Let another agent have it."""
@@ -144,8 +159,7 @@ def read(directory: Path) -> Positions | None:
     except OSError as error:
         raise HelenusError(Kind.STATE, f"cannot read the positions: {error.strerror}", str(path)) from None
     except (ValueError, LookupError, TypeError, AttributeError) as error:
-        message = f"the positions are damaged ({type(error).__name__}: {error})"
-        raise HelenusError(Kind.STATE, message, str(path), _DAMAGED) from None
+        raise DamagedPositions(f"{type(error).__name__}: {error}", path) from None
 
 
 def saved_at(directory: Path) -> float | None:

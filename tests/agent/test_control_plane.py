@@ -373,9 +373,9 @@ def test_every_key_is_of_all_nodes_or_of_one() -> None:
     """A new key has to be sorted: whoever may change `configs` may set those of all nodes."""
     prefixes = {prefix[:-1] for prefix in AgentSettings.prefixes()}
     keys = {field.alias or name for name, field in AgentSettings.model_fields.items()} - prefixes
-    beginnings = ("cassandra.", "config.", "listeners", "http.", "rest.", "segment.")
+    beginnings = ("cassandra.", "config.", "listeners", "http.", "rest.", "segment.", "state.")
     of_a_node = {key for key in keys if key.startswith(beginnings)}
-    of_a_node |= {"state.dir", "cdc.raw.dir", "startup.timeout.ms", "log.format"}
+    of_a_node |= {"cdc.raw.dir", "startup.timeout.ms", "log.format"}
     of_a_node |= {"pulsar.tls.cafile", "otel.traces.exporter"}  # which needs the extra
     assert keys == ROW_KEYS | of_a_node
     assert not ROW_KEYS & of_a_node
@@ -840,6 +840,20 @@ def test_a_run_that_fails_ends_no_process(configured: SimpleNamespace) -> None:
     eventually(lambda: agent.condition().status == "publishing")
     eventually(lambda: store.agents[-1].status == "publishing")
     assert "cdc_enabled: false" in store.agents[-1].last_error
+
+
+def test_an_agent_whose_state_another_one_took_over_ends(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A run that is begun anew would take it back, and so on for ever."""
+
+    def refuse(*_: object) -> None:
+        raise HelenusError(Kind.NOT_OWNER, "another agent has taken over")
+
+    monkeypatch.setattr(configured_agent, "ConfigStore", lambda _: MemoryStore())
+    monkeypatch.setattr(configured_agent, "AgentRun", refuse)
+    properties = own(state_dir=str(tmp_path))
+    settings = AgentSettings.from_properties(properties.properties, "test")
+    with pytest.raises(HelenusError, match="another agent has taken over"):
+        ConfiguredAgent(properties, settings)._publish(settings)
 
 
 def test_an_agent_that_misses_three_reports_is_dead(served: Served) -> None:

@@ -129,6 +129,8 @@ class ConfiguredAgent:
             self._agent_run.run()
             self._retry_s = _FIRST_RETRY_S
         except Exception as error:  # of any kind: the configuration that made it can be corrected
+            if isinstance(error, HelenusError) and error.kind is Kind.NOT_OWNER:
+                raise  # no configuration changes that: a new run would take the state from the other agent again
             is_ours = isinstance(error, HelenusError)
             self._failure = str(error) if is_ours else f"{type(error).__name__}: {error}"
             kind = error.kind if isinstance(error, HelenusError) else Kind.CONFIG

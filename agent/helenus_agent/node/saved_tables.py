@@ -56,6 +56,31 @@ def load_others(directory: Path) -> tuple[uuid.UUID, ...]:
         raise HelenusError(Kind.STATE, f"cannot read the tables: {error}", str(path)) from None
 
 
+def read_text(directory: Path) -> str:
+    """Return the file as it is, empty if there is none. Raises HelenusError(STATE)."""
+    path = directory / _FILE
+    try:
+        return path.read_text("utf-8")
+    except FileNotFoundError:
+        return ""
+    except (OSError, UnicodeDecodeError) as error:
+        raise HelenusError(Kind.STATE, f"cannot read the tables: {error}", str(path)) from None
+
+
+def write_text(directory: Path, text: str) -> None:
+    """Replace the file durably by what `read_text` returned. Raises HelenusError(STATE)."""
+    durable.write(directory / _FILE, text, "the tables", "tables.after-write")
+
+
+def file_stamp(directory: Path) -> tuple[int, int]:
+    """Return what is another pair once the file is replaced, (0, 0) if there is none."""
+    try:
+        status = (directory / _FILE).stat()
+    except OSError:
+        return 0, 0
+    return status.st_ino, status.st_mtime_ns
+
+
 def save(
     directory: Path,
     tables: Sequence[Table],

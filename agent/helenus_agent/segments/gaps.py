@@ -88,6 +88,14 @@ def report_unseen(positions: Positions, count: int) -> None:
     _note_gap(positions, "", "possible_loss")
 
 
+def report_lost_disk(positions: Positions, saved_at: str) -> None:
+    """Report that the node has another disk than when its state was saved: what was not sent by then is gone."""
+    segments = [number for number, mark in positions.segments.items() if mark.indexed]
+    advice = f"helenus-connector lost-node NAME {positions.host_id} --since {saved_at} names the tokens; " + _ADVICE
+    _log.error("node.disk_lost", since=saved_at, unread_segments=segments, advice=advice)
+    _note_gap(positions, "", "disk_lost")
+
+
 def note_cdc_state(positions: Positions, is_on: bool | None) -> None:
     """Note cdc_enabled as the node reports it, None if it does not. A gap is reported once it is on again."""
     if is_on is None or is_on is not positions.cdc_off:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import structlog
@@ -20,16 +20,24 @@ _log = structlog.get_logger(__name__)
 
 
 class Removal:
-    """Takes segments out of cdc_raw that are read to their end and acknowledged.
+    """Takes segments out of cdc_raw that are read to their end and acknowledged; if `may_remove` is given, those whose
+    ids it allows.
 
     `error`: why the last try failed, None if it did not.
     """
 
-    def __init__(self, transfer: Transfer, quarantine: Path, positions: Positions) -> None:
+    def __init__(
+        self,
+        transfer: Transfer,
+        quarantine: Path,
+        positions: Positions,
+        may_remove: Callable[[int], bool] | None = None,
+    ) -> None:
         self.error: str | None = None
         self._transfer = transfer
         self._quarantine = quarantine
         self._positions = positions
+        self._may_remove = may_remove
         self._wait_s = 0.0
         self._next_try_at = 0.0
         for path in quarantine.glob("*.log"):
@@ -50,6 +58,8 @@ class Removal:
         """
         self.error = None
         for segment in list(finished):
+            if self._may_remove is not None and not self._may_remove(segment.id):
+                continue
             try:
                 self._remove(segment)
             except HelenusError as error:
