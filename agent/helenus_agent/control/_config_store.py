@@ -11,7 +11,7 @@ import threading
 import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
-from typing import Any
+from typing import Any, ClassVar
 
 from cassandra import ConsistencyLevel, DriverException, InvalidRequest, Unauthorized
 from cassandra.cluster import NoHostAvailable
@@ -88,6 +88,9 @@ class NotApplied(HelenusError):
 
 class ConfigStore:
     """The keyspace, over a session of its own, which several threads use. Raises HelenusError."""
+
+    tables: ClassVar[Mapping[str, str]] = _TABLES
+    """The columns of the tables that are made where they are missing."""
 
     def __init__(self, settings: AgentSettings) -> None:
         self._settings = settings
@@ -195,7 +198,7 @@ class ConfigStore:
                 return
             query = f"SELECT table_name FROM system_schema.tables WHERE keyspace_name = '{self._keyspace}'"
             existing = {row.table_name for row in self._rows(session, query)}
-            statements = [self._table_statement(name) for name in _TABLES if name not in existing]
+            statements = [self._table_statement(name) for name in self.tables if name not in existing]
             if not existing:
                 statements.insert(0, self._keyspace_statement(session))
             for number, statement in enumerate(statements):
@@ -244,7 +247,7 @@ class ConfigStore:
         """
         full_name = f"{self._keyspace}.{name}"
         table_id = uuid.uuid5(_NAMESPACE, full_name)
-        return f"CREATE TABLE IF NOT EXISTS {full_name} ({_TABLES[name]}){_WITH_ID}{table_id}"
+        return f"CREATE TABLE IF NOT EXISTS {full_name} ({self.tables[name]}){_WITH_ID}{table_id}"
 
     def _error(self, error: Exception) -> HelenusError:
         if isinstance(error, Unauthorized):

@@ -80,30 +80,28 @@ class Connectors:
         self.files: Callable[[], Mapping[str, Connector]] = dict
         self.ending = False
 
-    def load(self, files: Mapping[str, Mapping[str, str]]) -> None:
-        """Load the connectors that an earlier worker saved, and the properties of files by name.
+    def load(
+        self, files: Mapping[str, Mapping[str, str]], sources: Mapping[str, Mapping[str, str]] | None = None
+    ) -> None:
+        """Load the connectors that an earlier worker saved, and the properties of files by name, and those of data
+        sources, which stand for a file each. Raises ConfigError for a file; a source whose connector can't be made is
+        tried again by `put_file`.
 
         A file replaces the saved configuration, unless it is the same as when its connector was changed over REST.
         """
         saved = dict(self.document.read())
-        self._set_aside = {name: former for name, former in saved.items() if former["file"] is None or name in files}
+        sources = sources or {}
+        kept_names = {*files, *sources}
+        self._set_aside = {
+            name: former for name, former in saved.items() if former["file"] is None or name in kept_names
+        }
         for name, properties in files.items():
-            former = saved.pop(name, None)
-            group = former["config"].get("query.group", "default") if former is not None else None
-            same = former is not None and former["file"] == properties
-            if former is not None and same and former["state"] == DELETED:
-                advice = "change its file, or make it over REST, to have it again"
-                _log.warning("connector.deleted", connector=name, reason="it was deleted over REST", advice=advice)
-                continue
-            if former is not None and same:
-                try:
-                    self.put(name, former["config"], former["state"], dict(properties), saves=False)
-                    continue
-                except ConfigError as error:
-                    # Accepted by an older version, or by a worker that allowed more: the file counts again.
-                    _log.error("connector.invalid", connector=name, error=str(error))
-            state = former["state"] if former is not None and former["state"] != DELETED else None
-            self.put(name, properties, state, dict(properties), group, saves=False)
+            self._load_file(name, properties, saved.pop(name, None))
+        for name, properties in sources.items():
+            try:
+                self._load_file(name, properties, saved.pop(name, None))
+            except ConfigError as error:
+                _log.error("connector.invalid", connector=name, error=str(error))
         for name, former in ((name, former) for name, former in saved.items() if former["file"] is None):
             try:
                 self.put(name, former["config"], former["state"], saves=False)
@@ -112,6 +110,50 @@ class Connectors:
                 _log.error("connector.invalid", connector=name, error=str(error))
         if self._connectors:
             self._save()
+
+    def _load_file(self, name: str, properties: Mapping[str, str], former: Mapping[str, Any] | None) -> None:
+        group = former["config"].get("query.group", "default") if former is not None else None
+        same = former is not None and former["file"] == properties
+        if former is not None and same and former["state"] == DELETED:
+            advice = "change its file, or make it over REST, to have it again"
+            _log.warning("connector.deleted", connector=name, reason="it was deleted over REST", advice=advice)
+            return
+        if former is not None and same:
+            try:
+                self.put(name, former["config"], former["state"], dict(properties), saves=False)
+                return
+            except ConfigError as error:
+                # Accepted by an older version, or by a worker that allowed more: the file counts again.
+                _log.error("connector.invalid", connector=name, error=str(error))
+        state = former["state"] if former is not None and former["state"] != DELETED else None
+        self.put(name, properties, state, dict(properties), group, saves=False)
+
+    def put_file(self, name: str, properties: Mapping[str, str]) -> bool:
+        """Make the connector of what stands for a file, or give it this configuration if the file is another one now.
+        Return whether that was done: what was changed or deleted over REST since stays so. Raises ConfigError.
+        """
+        with self.lock:
+            existing, former = self._connectors.get(name), self._set_aside.get(name)
+            if existing is not None and existing.file == properties:
+                return False
+            if existing is None and former is not None and former["state"] == DELETED and former["file"] == properties:
+                return False
+            self.put(name, properties, file=dict(properties), saves=False)
+            self._connectors[name].file = dict(properties)
+            self._save()
+            return True
+
+    def forget_file(self, name: str) -> bool:
+        """Delete the connector of what stands for a file that is gone: a later one of this name makes it again. Return
+        False if there is none.
+        """
+        with self.lock:
+            is_known = name in self._connectors or name in self._set_aside
+            if name in self._connectors:
+                self.delete(name)
+            if self._set_aside.pop(name, None) is not None:
+                self._save()
+            return is_known
 
     def add_from_files(self, files: Mapping[str, Mapping[str, str]]) -> None:
         """Add the connectors of files by name that are not there yet, and were not deleted over REST."""
