@@ -150,7 +150,7 @@ def format_error(text: StatementText, error: StatementError, then: str = "") -> 
     Nothing of a value that may be a secret is shown.
     """
     before = text.text[: error.start].split("\n")
-    place = f"{text.source}:{len(before)}: " if text.source else ""
+    location = f"{text.source}:{len(before)}: " if text.source else ""
     hidden = hide_values(text.text)
     line = hidden.split("\n")[len(before) - 1].replace("\t", " ").rstrip()
     column = len(before[-1])
@@ -162,7 +162,7 @@ def format_error(text: StatementText, error: StatementError, then: str = "") -> 
     shown = ("…" if start else "") + shown[start + bool(start) :]
     shown = shown if len(shown) <= room else f"{shown[: room - 1]}…"
     carets = "^" * min(length, room - (column - start))
-    message = textwrap.fill(f"helenus-agent: {place}{error.reason}{then}", WIDTH, break_on_hyphens=False)
+    message = textwrap.fill(f"helenus-agent: {location}{error.reason}{then}", WIDTH, break_on_hyphens=False)
     return f"{message}\n  {shown}\n  {' ' * (column - start)}{carets}"
 
 

@@ -27,6 +27,7 @@ from helenus_connector.config.files import read_template
 from helenus_connector.config.worker import WorkerSettings
 from helenus_connector.control.backoff import ReasonLog
 from helenus_connector.control.connectors import Connectors
+from helenus_connector.control.source_connectors import put_source, remove_source
 from helenus_connector.control.status import Connector
 from helenus_schemas.errors import HelenusError, Kind
 from helenus_schemas.service.cassandra import connect
@@ -151,7 +152,7 @@ class DataSources:
                 advice = "drop data sources, or delete connectors"
                 return HelenusError(Kind.CONFIG, f"the worker has {_MAX_SOURCES} connectors", name, advice)
             try:
-                if self._connectors.put_file(name, self._properties(row.keyspace, row.table, self._parameters(row))):
+                if put_source(self._connectors, name, self._properties(row.keyspace, row.table, self._parameters(row))):
                     _log.info("data_source.created", connector=name, sink=row.sink)
             except ConfigError as error:
                 return error
@@ -163,7 +164,7 @@ class DataSources:
 
     def _remove(self, row: SourceRow) -> None:
         with self._connectors.lock:
-            if self._is_own(row) and self._connectors.forget_file(row.connector):
+            if self._is_own(row) and remove_source(self._connectors, row.connector):
                 then = "its topics and positions stay"
                 _log.info("data_source.dropped", connector=row.connector, then=then)
 

@@ -74,10 +74,7 @@ class Worker:
         self.signals: Signals
         self.verifications: Verifications
         self._data_sources = DataSources(worker, self.connectors, files)
-        self.connectors.files = lambda: {
-            **self._keyspaces.files_without_tables(),
-            **self._data_sources.failed_connectors(),
-        }
+        self.connectors.files = lambda: self._keyspaces.files_without_tables() | self._data_sources.failed_connectors()
         self.connectors.broker_positions = CommittedPositions(worker)
         self._scan: Future[None] | None = None
         self._has_scanned = False

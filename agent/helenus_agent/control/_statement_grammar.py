@@ -107,7 +107,7 @@ class DropSource:
 class Describe:
     """DESCRIBE of all."""
 
-    what: Plural
+    kind: Plural
     word: Word
 
 

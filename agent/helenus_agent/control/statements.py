@@ -86,7 +86,7 @@ class StatementSession:
         if isinstance(statement, DropSource):
             return self._drop_source(statement)
         if isinstance(statement, Describe):
-            return self._describe_sinks() if statement.what == "DATA_SINKS" else self._describe_sources()
+            return self._describe_sinks() if statement.kind == "DATA_SINKS" else self._describe_sources()
         return StatementResult(("statement", "what it does"), HELP)
 
     def _create_sink(self, statement: CreateSink) -> StatementResult:
