@@ -30,7 +30,8 @@ integration/test_snapshot integration/test_exactly_once integration/test_worker_
 integration/test_failures integration/test_pulsar_edges
 integration/test_spark_cluster
 integration/test_evidence integration/test_debezium_file integration/test_bad_input integration/test_cells
-integration/test_statements integration/test_groups integration/test_large integration/test_nodes_away integration/test_busy_machine
+integration/test_statements
+integration/test_groups integration/test_large integration/test_nodes_away integration/test_busy_machine
 integration/test_oldest_driver integration/test_pulsar_brokers integration/test_opensearch
 
 docs/test_recipe_stores

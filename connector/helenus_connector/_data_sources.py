@@ -155,7 +155,9 @@ class DataSources:
                 if put_source(self._connectors, name, self._properties(row.keyspace, row.table, self._parameters(row))):
                     _log.info("data_source.created", connector=name, sink=row.sink)
             except ConfigError as error:
-                return error
+                reasons = "; ".join(map(str, error.problems))
+                advice = "DROP the data source and create it with another sink, or correct the worker's template"
+                return HelenusError(Kind.CONFIG, reasons, name, advice)
             except HelenusError as error:
                 if error.kind is not Kind.CONFIG:
                     raise

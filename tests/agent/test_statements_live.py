@@ -133,8 +133,8 @@ def test_who_may_do_what_and_what_is_left(sql: Sql, session: Any) -> None:
     assert (code, "an agent has one message broker" in output) == (1, True), output
     assert sql('CREATE DATA_SOURCE cdc ON TABLE stated."Other" WITH lake')[0] == 0
     # What is interrupted between two steps goes on when it is repeated.
-    session.execute("UPDATE statements.data_sources SET sink = null WHERE keyspace_name = 'stated' AND table_name = 't' "
-                    "AND service = 'cdc'")  # fmt: skip
+    key = "keyspace_name = 'stated' AND table_name = 't' AND service = 'cdc'"
+    session.execute(f"UPDATE statements.data_sources SET sink = null WHERE {key}")
     assert sql(SOURCE)[0] == 0
     # DROP: the table that had cdc = true before keeps it.
     code, output = sql("DROP DATA_SINK lake")
