@@ -86,7 +86,7 @@ def run_statements(session: StatementSession, texts: Iterable[StatementText]) ->
         try:
             parsed.append((text, parse_statements(text.text)))
         except StatementError as error:
-            _show_error(text, error, "; nothing was executed")
+            _show_error(text, error, " (nothing was executed)")
             return 1
     for text, statements in parsed:
         for statement in statements:
