@@ -68,8 +68,8 @@ def sql(status: Status, tmp_path: Path) -> Sql:
 
     def execute(*statements: str, role: str = CASSANDRA_ADMIN, piped: str | None = None) -> tuple[int, str]:
         login = ["-u", role, "--password", f"${{file:{security.passwords}:{role}}}"]
-        given = [argument for statement in statements for argument in ("-e", statement)]
-        result = CliRunner().invoke(main, ["sql", str(path), *login, *given], input=piped)
+        options = [argument for statement in statements for argument in ("-e", statement)]
+        result = CliRunner().invoke(main, ["sql", str(path), *login, *options], input=piped)
         assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
         assert max(map(len, result.output.splitlines()), default=0) <= 80 or "[cassandra-auth]" in result.output
         return result.exit_code, result.output

@@ -59,8 +59,8 @@ class Told(Pipeline):
         return self.connector
 
     def execute(self, *statements: str) -> str:
-        given = [argument for statement in statements for argument in ("-e", statement)]
-        command = Command(["helenus-agent", "sql", self.agent.arguments[1], *given], self.directory / "sql.log", 0)
+        options = [argument for statement in statements for argument in ("-e", statement)]
+        command = Command(["helenus-agent", "sql", self.agent.arguments[1], *options], self.directory / "sql.log", 0)
         command.log.unlink(missing_ok=True)
         code, output = command.start().dies(), command.log.read_text()
         assert code == 0, output

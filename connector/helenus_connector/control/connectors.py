@@ -15,12 +15,12 @@ import structlog
 
 from helenus_connector.config.connector import ConnectorSettings
 from helenus_connector.config.worker import WorkerSettings
+from helenus_connector.control._refusals import NotStopped as NotStopped
+from helenus_connector.control._refusals import UnderWay as UnderWay
+from helenus_connector.control._refusals import UnknownConnector as UnknownConnector
 from helenus_connector.control.conflict import conflict, matching
 from helenus_connector.control.documents import ConnectorFile, Document
 from helenus_connector.control.positions import BrokerPositions, HeldPositions
-from helenus_connector.control.refusals import NotStopped as NotStopped
-from helenus_connector.control.refusals import UnderWay as UnderWay
-from helenus_connector.control.refusals import UnknownConnector as UnknownConnector
 from helenus_connector.control.status import Connector, ConnectorStatus, Task, Wanted, no_tables
 from helenus_connector.gate.waiting import WaitingChanges
 from helenus_connector.log.events import Offsets
