@@ -6,8 +6,7 @@ because a row is not there.
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -86,8 +85,7 @@ class SourceStore(ConfigStore):
     def table_cdc(self, keyspace: str, table: str) -> bool | None:
         """Return whether a table has `cdc = true`, None if it is not there."""
         query = "SELECT cdc FROM system_schema.tables WHERE keyspace_name = %s AND table_name = %s"
-        with self._errors():
-            rows = self._rows(self._connected(), query, (keyspace, table))
+        rows = self._execute(query, (keyspace, table))
         return bool(rows[0].cdc) if rows else None
 
     def set_cdc(self, keyspace: str, table: str, value: bool) -> None:
@@ -95,34 +93,24 @@ class SourceStore(ConfigStore):
         not, CONFIG for what Cassandra refuses otherwise.
         """
         name = f'"{keyspace}"."{table}"'
+        session = self._connected()
         try:
-            with self._errors():
-                self._rows(self._connected(), f"ALTER TABLE {name} WITH cdc = {str(value).lower()}")
-        except _Refused as refused:
-            cause = refused.error
-            if isinstance(cause, Unauthorized):
-                advice = f"GRANT ALTER ON TABLE {name} TO the role"
-                message = f"Cassandra refuses ALTER TABLE: {_text(cause)}"
-                raise HelenusError(Kind.CASSANDRA_AUTH, message, self._where, advice) from None
-            raise HelenusError(Kind.CONFIG, f"Cassandra refuses ALTER TABLE: {_text(cause)}", self._where) from None
-
-    def _is_applied(self, statement: str, values: tuple[Any, ...]) -> bool:
-        return bool(self._execute(statement, values)[0][0])
-
-    @contextlib.contextmanager
-    def _errors(self) -> Iterator[None]:
-        try:
-            yield
-        except (Unauthorized, InvalidRequest) as error:
-            raise _Refused(error) from None
+            self._rows(session, f"ALTER TABLE {name} WITH cdc = {str(value).lower()}")
+        except Unauthorized as error:
+            message, advice = (
+                f"Cassandra refuses ALTER TABLE: {_text(error)}",
+                f"GRANT ALTER ON TABLE {name} TO the role",
+            )
+            raise HelenusError(Kind.CASSANDRA_AUTH, message, self._where, advice) from None
+        except InvalidRequest as error:
+            advice = "do what it asks for, and repeat the statement"
+            message = f"Cassandra refuses ALTER TABLE: {_text(error)}"
+            raise HelenusError(Kind.CONFIG, message, self._where, advice) from None
         except (DriverException, NoHostAvailable) as error:
             raise self._error(error) from None
 
-
-class _Refused(Exception):
-    def __init__(self, error: Exception) -> None:
-        super().__init__(str(error))
-        self.error = error
+    def _is_applied(self, statement: str, values: tuple[Any, ...]) -> bool:
+        return bool(self._execute(statement, values)[0][0])
 
 
 def _text(error: Exception) -> str:
