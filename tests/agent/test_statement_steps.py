@@ -13,7 +13,7 @@ from helenus_agent.config import AgentSettings
 from helenus_agent.control._source_store import StoredSource
 from helenus_agent.control.statements import StatementError, StatementSession, parse_statements
 from helenus_agent.own_properties import OwnProperties
-from helenus_agent.sql_command import StatementText, format_error
+from helenus_agent.sql_command import StatementText, format_error, prompt
 from helenus_schemas.errors import HelenusError, Kind
 
 SINK = "CREATE DATA_SINK lake WITH 'kafka://k1:9092,k2:9092?linger.ms=5&output.format=json'"
@@ -267,3 +267,42 @@ def test_what_cql_wrote_is_not_trusted() -> None:
     with pytest.raises(StatementError, match="the address of this sink is wrong"):
         execute(store, SOURCE)
     assert "hunter22" not in repr(execute(store, "DESCRIBE DATA_SINKS"))
+
+
+def test_the_prompt(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """A statement may have several lines, Ctrl-C forgets what is typed, an error goes on, and Ctrl-D ends."""
+    properties = {"config.store": "cassandra"}
+    own = OwnProperties("the environment", properties)
+    session = StatementSession(own, AgentSettings.from_properties(properties, "the environment"))
+    session._store = store = Store()  # type: ignore[assignment]
+    lines: list[str | BaseException] = [
+        "DROP DATA_SINK",
+        KeyboardInterrupt(),
+        "CREATE DATA_SINK lake",
+        "WITH 'kafka://k1'; DESC DATA_SINKS;",
+        "DROP DATA_SINK none;",
+        "SELECT 1;",
+        "help",
+        EOFError(),
+    ]
+    prompts = []
+
+    def read(shown: str) -> str:
+        prompts.append(shown)
+        line = lines.pop(0)
+        if isinstance(line, BaseException):
+            raise line
+        return line
+
+    monkeypatch.setattr("builtins.input", read)
+    assert prompt(session) == 0
+    assert prompts == ["helenus> ", "     ... ", "helenus> ", "     ... ", *["helenus> "] * 4]
+    assert store.addresses == {"lake": "kafka://k1"}
+    shown = capsys.readouterr()
+    assert "data_sink lake | created" in shown.out
+    assert " lake      | kafka://k1" in shown.out
+    assert "there is no data sink none" in shown.err
+    assert "for all others use cqlsh" in " ".join(shown.err.split())
+    assert "nothing was executed" not in shown.err
+    lines.append("exit")
+    assert prompt(session) == 0

@@ -222,7 +222,9 @@ def test_a_statement_is_complete_at_its_semicolon() -> None:
     assert is_complete("DESCRIBE DATA_SINKS; -- all")
     assert is_complete("  ")
     assert not is_complete("DESCRIBE DATA_SINKS")
+    assert is_complete("SELECT 1 + 2;")
     assert not is_complete("CREATE DATA_SINK a WITH 'x;")
+    assert not is_complete("DROP DATA_SINK a; /* ;")
     assert not is_complete("DESCRIBE DATA_SINKS; DESC")
 
 

@@ -121,7 +121,7 @@ Statement = CreateSink | DropSink | CreateSource | DropSource | Describe | Help
 
 @dataclass(frozen=True)
 class _Token:
-    """`kind` is a group of the expression for tokens, `end` or `wrong`."""
+    """`kind` is a group of the expression for tokens, `end`, or for a character that is none `unclosed` or `wrong`."""
 
     kind: str
     text: str
@@ -150,8 +150,8 @@ def parse_statements(text: str) -> list[Statement]:
 
 def is_complete(text: str) -> bool:
     """Return whether a text ends where a statement does: at a semicolon, outside quotes and comments."""
-    tokens = list(_tokens(text))
-    return len(tokens) == 1 or (len(tokens) > 1 and tokens[-2].text == ";" and tokens[-1].kind == "end")
+    *tokens, _ = _tokens(text)
+    return not tokens or tokens[-1].text == ";"
 
 
 def _tokens(text: str) -> Iterator[_Token]:
@@ -159,8 +159,10 @@ def _tokens(text: str) -> Iterator[_Token]:
     while index < len(text):
         match = _TOKEN.match(text, index)
         if match is None:
-            yield _Token("wrong", text[index], index, index + 1)
-            return
+            is_unclosed = text[index] in "'\"" or text.startswith("/*", index)
+            yield _Token("unclosed" if is_unclosed else "wrong", text[index], index, index + 1)
+            index = len(text) if is_unclosed else index + 1
+            continue
         kind = str(match.lastgroup)
         if kind != "blank":
             yield _Token(kind, match[0], index, match.end())
@@ -200,7 +202,7 @@ class _Parser:
             word = Word(token.text, token.start, token.end)
             parsed = Describe("DATA_SINKS" if is_sinks else "DATA_SOURCES", word)
         if not self.is_over() and not self.take_sign(";"):
-            raise self._unexpected("; and the next statement" if self._token.kind != "wrong" else ";")
+            raise self._unexpected("; and the next statement")
         return parsed
 
     @property
@@ -280,10 +282,10 @@ class _Parser:
 
     def _unexpected(self, expected: str) -> StatementError:
         token = self._token
-        if token.kind != "wrong":
-            return token.refuse(f"{expected} is expected, and not {token.description}")
-        unclosed = {"'": "this quote is not closed", '"': "this quote is not closed", "/": "this comment is not closed"}
-        return token.refuse(unclosed.get(token.text, f"{expected} is expected, and not this character"))
+        if token.kind == "unclosed":
+            return token.refuse(f"this {'comment' if token.text == '/' else 'quote'} is not closed")
+        shown = "this character" if token.kind == "wrong" else token.description
+        return token.refuse(f"{expected} is expected, and not {shown}")
 
 
 def _alternatives(words: tuple[str, ...]) -> str:
