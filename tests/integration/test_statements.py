@@ -42,7 +42,6 @@ class Told(Pipeline):
     def follow(self) -> Command:
         port, properties = free_port(), self.connector_properties("told.t")
         template = {k: v for k, v in properties.items() if k not in ("name", "keyspace", "table")}
-        del template["value.converter.schema.registry.url"]
         worker = write_properties(
             self.directory / "worker.properties",
             {
@@ -79,7 +78,7 @@ class Told(Pipeline):
         return " ".join([str(status.get("connector", {}).get("state")), *(t["state"] for t in status.get("tasks", ()))])
 
     def keys(self) -> set[int]:
-        return {json.loads(record.key)["k"] for record in self.records("told.t")}
+        return {record.key["k"] for record in self.records("told.t")}
 
 
 def test_a_table_is_published_by_statements_alone(status: Status, session: Any, tmp_path: Path) -> None:
@@ -103,7 +102,7 @@ def test_a_table_is_published_by_statements_alone(status: Status, session: Any, 
         # From when the statement has returned, each write is published: whatever agent and worker have seen by then.
         write(*range(10))
         arrive(*range(10))
-        assert told.state("cdc-told.t") == "RUNNING RUNNING"
+        eventually(lambda: told.state("cdc-told.t") == "RUNNING RUNNING", told.connector.tail)
         assert told.connectors()["cdc-told.t"]["info"]["config"]["output.format"] == "json"
         # Repetition changes nothing.
         told.execute(CREATE, CREATE)
@@ -112,9 +111,7 @@ def test_a_table_is_published_by_statements_alone(status: Status, session: Any, 
         told.execute(DROP, DROP)
         write(100)
         eventually(lambda: told.connectors() == {} and told.connector.health()[0] in (200, 503))
-        # A worker that starts anew has none either. What is wrong with a source is in its status.
-        assert told.connector.stop() == 0
-        told.connector.start()
+        # What is wrong with a source is in its status.
         session.execute(f"INSERT INTO {KEYSPACE}.data_sinks (name, address) VALUES ('away', 'kafka://elsewhere:1')")
         session.execute(
             f"UPDATE {KEYSPACE}.data_sources SET sink = 'away' WHERE keyspace_name = 'told' AND table_name = 'u' "

@@ -21,7 +21,7 @@ from typing import Literal
 _TOKEN = re.compile(
     r"""(?P<blank>\s+|--[^\n]*|//[^\n]*|/\*.*?\*/)
     |(?P<text>'(?:[^']|'')*')
-    |(?P<quoted>"(?:[^"]|"")+")
+    |(?P<quoted>"(?:[^"]|"")*")
     |(?P<word>[A-Za-z]\w*)
     |(?P<sign>[;.])""",
     re.VERBOSE | re.DOTALL | re.ASCII,
