@@ -73,6 +73,7 @@ class DataSources:
         self._session: Any = None
         self._read: Future[list[SourceRow]] | None = None
         self._read_at = 0.0
+        self._has_sources = False
         self._failed: dict[str, Connector] = {}
         self._reasons = ReasonLog()
 
@@ -90,6 +91,7 @@ class DataSources:
                 continue
             parameters = {key: text for key, text in file.items() if key in CONNECTOR_PARAMETERS}
             sources[name] = self._properties(keyspace, table, parameters)
+        self._has_sources = bool(sources)
         return sources
 
     def failed_connectors(self) -> dict[str, Connector]:
@@ -128,6 +130,7 @@ class DataSources:
     def apply(self, rows: list[SourceRow]) -> None:
         """Make, change and remove connectors as rows say."""
         failed: dict[str, Connector] = {}
+        self._has_sources = self._has_sources or bool(rows)
         for row in rows:
             if not _NAME.fullmatch(row.keyspace) or not _NAME.fullmatch(row.table):
                 self._log_refusal(row.connector[:200], "its keyspace or table has no name that one can have")
@@ -227,15 +230,17 @@ class DataSources:
                 if row.service == "cdc"
             ]
         except InvalidRequest as error:
-            # No statement was executed yet, or somebody dropped them.
-            advice = "the first statement of helenus-agent sql makes the tables"
+            if not self._has_sources:
+                return []  # no statement was executed yet: the first one makes the tables
+            advice = "somebody dropped the tables: delete the connectors over REST, or create the sources anew"
             raise HelenusError(Kind.CASSANDRA_READ, f"no data sources: {error}", keyspace, advice) from None
         except Unauthorized as error:
             advice = f"GRANT SELECT ON {keyspace}.data_sinks, and on {keyspace}.data_sources, TO the template's role"
             raise HelenusError(Kind.CASSANDRA_AUTH, f"Cassandra refuses: {error}", keyspace, advice) from None
         except (DriverException, NoHostAvailable) as error:
-            self._session.cluster.shutdown()
-            self._session = None
+            if self._session is not None:
+                self._session.cluster.shutdown()
+                self._session = None
             raise HelenusError(Kind.CASSANDRA_UNREACHABLE, f"Cassandra does not answer: {error}", keyspace) from None
 
     def _login(self) -> ConnectorSettings:

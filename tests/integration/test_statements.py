@@ -74,6 +74,7 @@ class Told(Pipeline):
             return {}
 
     def state(self, name: str) -> str:
+        """The states of a connector and its tasks; `None` if there is no such connector."""
         status = self.connectors().get(name, {}).get("status", {})
         return " ".join([str(status.get("connector", {}).get("state")), *(t["state"] for t in status.get("tasks", ()))])
 

@@ -108,7 +108,6 @@ class Describe:
     """DESCRIBE of all."""
 
     kind: Plural
-    word: Word
 
 
 @dataclass(frozen=True)
@@ -197,10 +196,8 @@ class _Parser:
             is_sink = self._keyword("DATA_SINK", "DATA_SOURCE", otherwise=_OTHER) == "DATA_SINK"
             parsed = self._drop_sink() if is_sink else self._drop_source()
         else:
-            token = self._token
             is_sinks = self._keyword("DATA_SINKS", "DATA_SOURCES", otherwise=_OTHER) == "DATA_SINKS"
-            word = Word(token.text, token.start, token.end)
-            parsed = Describe("DATA_SINKS" if is_sinks else "DATA_SOURCES", word)
+            parsed = Describe("DATA_SINKS" if is_sinks else "DATA_SOURCES")
         if not self.is_over() and not self.take_sign(";"):
             raise self._unexpected("; and the next statement")
         return parsed
