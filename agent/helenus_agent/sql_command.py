@@ -133,13 +133,14 @@ def format_result(result: StatementResult) -> str:
     """Return a result as a table of 80 columns; a cell that has no room goes on in the next line."""
     if not result.rows:
         return f"(no {result.columns[0]}s)"
-    widths = [max(len(row[index]) for row in (result.columns, *result.rows)) for index in range(len(result.columns))]
+    rows = [tuple(map(_printable, row)) for row in result.rows]
+    widths = [max(len(row[index]) for row in (result.columns, *rows)) for index in range(len(result.columns))]
     room = WIDTH - 3 * (len(widths) - 1) - 2
     while sum(widths) > room:
         widest = widths.index(max(widths))
         widths[widest] -= sum(widths) - room if len(widths) == 1 else 1
     lines = [_line(result.columns, widths), "-" + "-+-".join("-" * width for width in widths) + "-"]
-    for row in result.rows:
+    for row in rows:
         cells = [textwrap.wrap(cell, width) or [""] for cell, width in zip(row, widths, strict=True)]
         lines += [_line(parts, widths) for parts in itertools.zip_longest(*cells, fillvalue="")]
     return "\n".join(lines)
@@ -158,17 +159,23 @@ def format_error(text: StatementText, error: StatementError, then: str = "") -> 
     room = WIDTH - 2
     # Of a long line as much as shows the word, and what is before it.
     start = max(0, min(column - room // 3, len(line) - room + 1))
-    shown = "".join(character if character.isprintable() else "?" for character in line)
+    shown = _printable(line)
     shown = ("…" if start else "") + shown[start + bool(start) :]
     shown = shown if len(shown) <= room else f"{shown[: room - 1]}…"
     carets = "^" * min(length, room - (column - start))
-    message = textwrap.fill(f"helenus-agent: {location}{error.reason}{then}", WIDTH, break_on_hyphens=False)
+    message = _printable(f"helenus-agent: {location}{error.reason}{then}")
+    message = textwrap.fill(message, WIDTH, break_on_hyphens=False)
     return f"{message}\n  {shown}\n  {' ' * (column - start)}{carets}"
 
 
 def _show_error(text: StatementText, error: StatementError, then: str = "") -> None:
     sys.stdout.flush()
     click.echo(format_error(text, error, then if text.source else ""), err=True)
+
+
+def _printable(text: str) -> str:
+    """Return a text without what a terminal would obey: CQL may have written it."""
+    return "".join(character if character.isprintable() else "?" for character in text)
 
 
 def _line(cells: Sequence[str], widths: Sequence[int]) -> str:

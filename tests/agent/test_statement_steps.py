@@ -11,9 +11,9 @@ import pytest
 
 from helenus_agent.config import AgentSettings
 from helenus_agent.control._source_store import StoredSource
-from helenus_agent.control.statements import StatementError, StatementSession, parse_statements
+from helenus_agent.control.statements import StatementError, StatementResult, StatementSession, parse_statements
 from helenus_agent.own_properties import OwnProperties
-from helenus_agent.sql_command import StatementText, format_error, prompt
+from helenus_agent.sql_command import StatementText, format_error, format_result, prompt
 from helenus_schemas.errors import HelenusError, Kind
 
 SINK = "CREATE DATA_SINK lake WITH 'kafka://k1:9092,k2:9092?linger.ms=5&output.format=json'"
@@ -267,6 +267,8 @@ def test_what_cql_wrote_is_not_trusted() -> None:
     with pytest.raises(StatementError, match="the address of this sink is wrong"):
         execute(store, SOURCE)
     assert "hunter22" not in repr(execute(store, "DESCRIBE DATA_SINKS"))
+    [rows] = execute(Store(addresses={"\x1b[2Jx": "kafka://k1"}), "DESCRIBE DATA_SINKS")
+    assert "?[2Jx" in format_result(StatementResult(("data_sink", "address"), rows))
 
 
 def test_the_prompt(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
