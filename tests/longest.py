@@ -14,7 +14,8 @@ import pytest
 TESTS = Path(__file__).parent
 GROUPS = """
 agent/test_live+agent/test_schema_live+agent/test_state_store_live stack/test_demo stack/test_stack
-agent/test_secure+integration/test_secure_connector+integration/test_replicate_secure integration/test_secure_pulsar
+agent/test_secure+agent/test_statements_live+integration/test_secure_connector+integration/test_replicate_secure
+integration/test_secure_pulsar
 agent/test_pulsar_live+agent/test_pulsar_same_live+stack/test_pulsar+sinks/test_pulsar+connector/test_pulsar_events+\
 sinks/test_pulsar_java+stack/test_readers
 sinks/test_kafka+connector/test_kafka_live+connector/test_group_live
@@ -30,6 +31,7 @@ integration/test_snapshot integration/test_exactly_once integration/test_worker_
 integration/test_failures integration/test_pulsar_edges
 integration/test_spark_cluster integration/test_replicate
 integration/test_evidence integration/test_debezium_file integration/test_bad_input integration/test_cells
+integration/test_statements
 integration/test_groups integration/test_large integration/test_nodes_away integration/test_busy_machine
 integration/test_traces
 integration/test_oldest_driver integration/test_pulsar_brokers integration/test_opensearch

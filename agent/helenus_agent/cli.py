@@ -19,16 +19,19 @@ from helenus_agent import status
 from helenus_agent.agent_run import AgentRun, check_pulsar, open_log, with_raw_directory
 from helenus_agent.config import AgentSettings, check, check_places, raw_directory, read_yaml
 from helenus_agent.control.configured_agent import ConfiguredAgent, read_effective_settings
+from helenus_agent.control.statements import StatementSession
 from helenus_agent.monitor import Monitor, busy_port
 from helenus_agent.own_properties import OwnProperties, load_settings
 from helenus_agent.segments.reprocess import reprocess
 from helenus_agent.segments.transfer import transfer_of
+from helenus_agent.sql_command import log_in, prompt, read_statements, run_statements
 from helenus_agent.validate_command import refusals, unasked
 from helenus_schemas import __version__
 from helenus_schemas.errors import HelenusError, Kind
 from helenus_schemas.service import descriptors, logs
 from helenus_schemas.service.ownership import check_directory
 from helenus_schemas.service.span_exporter import check_traces
+from helenus_schemas.settings import masking
 from helenus_schemas.settings.properties import check_properties, together
 
 _STOP_LIMIT_S = 10.0
@@ -206,6 +209,48 @@ def _reprocess(properties: Path, segments: tuple[str, ...]) -> None:
         settings = _with_raw_directory(AgentSettings.load(properties))
         paths = reprocess(settings.state_dir, raw_directory(settings), segments)
         click.echo("\n".join(map(str, paths)) or "nothing is in quarantine")
+
+
+@main.command("sql", short_help="Name data sinks, and publish tables to them.")
+@_OPTIONAL_PROPERTIES
+@click.option("-e", "--execute", "statements", multiple=True, metavar="STATEMENT", help="Execute this, and end.")
+@click.option(
+    "-f", "--file", "files", multiple=True, type=click.Path(path_type=Path), help="Execute the statements of a file."
+)
+@click.option("-u", "--username", metavar="ROLE", help="Another role of Cassandra than the agent's.")
+@click.option(
+    "--password", metavar="REFERENCE", help="Its password as '${env:NAME}' or '${file:PATH:KEY}'; by default a prompt."
+)
+def _sql(
+    properties: Path | None,
+    statements: tuple[str, ...],
+    files: tuple[Path, ...],
+    username: str | None,
+    password: str | None,
+) -> None:
+    """Execute CEP-44's statements: CREATE, DROP and DESCRIBE of DATA_SINK and DATA_SOURCE.
+
+    With the agent's PROPERTIES, or the variables HELENUS_… that it has, it reaches the node; without statements in
+    options or from a pipe it asks for them. All others are for cqlsh. Exit status: 1 if a statement is wrong or fails,
+    and then none that follows is executed.
+    """
+    is_terminal = sys.stdin.isatty()
+    with _errors_in_one_line():
+        if password is not None and not masking.refers(password):
+            message = "--password: a process list shows it: give '${env:NAME}' or '${file:PATH:KEY}', or leave it out"
+            raise HelenusError(Kind.CONFIG, message, advice="correct the option")
+        texts = read_statements(files, statements, None if is_terminal else sys.stdin)
+        if username is not None and password is None:
+            password = click.prompt(f"Password of {username}", hide_input=True, err=True)
+        own = log_in(OwnProperties.load(properties), username, password)
+        session = StatementSession(own, AgentSettings.from_properties(own.properties, own.source))
+        with contextlib.closing(session):
+            try:
+                status = run_statements(session, texts) if texts else prompt(session)
+            except KeyboardInterrupt:
+                click.echo("helenus-agent: stopped", err=True)
+                status = 130
+    sys.exit(status)
 
 
 @contextlib.contextmanager

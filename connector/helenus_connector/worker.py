@@ -13,6 +13,7 @@ from typing import Any
 import structlog
 
 from helenus_connector import metrics
+from helenus_connector._data_sources import DataSources
 from helenus_connector._group_member import GroupMember
 from helenus_connector._reports import ConnectorReports, log_topics
 from helenus_connector._table_scans import TableScans
@@ -76,7 +77,8 @@ class Worker:
         self.snapshots: Snapshots
         self.signals: Signals
         self.verifications: Verifications
-        self.connectors.files = self._keyspaces.files_without_tables
+        self._data_sources = DataSources(worker, self.connectors, files)
+        self.connectors.files = lambda: self._keyspaces.files_without_tables() | self._data_sources.failed_connectors()
         self.connectors.broker_positions = CommittedPositions(worker)
         self._scan: Future[None] | None = None
         self._has_scanned = False
@@ -218,6 +220,8 @@ class Worker:
                 self._end_if_all_failed()
                 self._has_scanned = True
             self._scan = run_in_thread(lambda: self._table_scans.scan(directory))
+        with descriptors.exhaustion_tolerated(), self._absence_tolerated():
+            self._data_sources.turn()
         # 2. Spark takes seconds to load: it begins when there is something to run.
         if self._spark_start is None and (self._has_scanned or self._groups()):
             self._spark_start = run_in_thread(lambda: self._start_spark(directory))
@@ -274,6 +278,7 @@ class Worker:
                 self._spark_start.result().stop()
         if self._scan is None or wait([self._scan], _GRACE_S).done:
             self._table_scans.tables.close()
+        self._data_sources.close()
         self._topics.close()
 
     @contextlib.contextmanager
@@ -302,8 +307,9 @@ class Worker:
 
     def _load(self) -> None:
         """Read what is kept in checkpoint.dir, which is this worker's alone by now: another one may have changed it."""
-        saved_names = list(self.connectors.document.read())
-        self.connectors.load({**self._keyspaces.properties_of(saved_names), **self._keyspaces.others})
+        saved = self.connectors.document.read()
+        files = {**self._keyspaces.properties_of(list(saved)), **self._keyspaces.others}
+        self.connectors.load(files, self._data_sources.saved_sources(saved))
         self.snapshots = Snapshots(
             self.worker, self.connectors, None if self._member is None else self._member.snapshots
         )
@@ -404,7 +410,9 @@ class Worker:
             if error is None:
                 return
             errors.append(error)
-        # One that was changed over REST can be changed again, here and now.
+        # One that was changed over REST can be changed again, here and now, and one of a data source by a statement.
+        if self.worker.data_source_template is not None:
+            return
         if not connectors or any(not c.is_as_in_file or c.wanted != "RUNNING" for c in connectors.values()):
             return
         # One whose records another worker has stays: what starts it again would have it take them back.

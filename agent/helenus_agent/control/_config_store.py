@@ -5,6 +5,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
+from typing import ClassVar
 
 from helenus_agent.config import AgentSettings
 from helenus_agent.control_keyspace import ControlKeyspace
@@ -73,8 +74,11 @@ class NotApplied(HelenusError):
 class ConfigStore(ControlKeyspace):
     """The tables `configs` and `agents`, over a session of its own, which several threads use. Raises HelenusError."""
 
+    tables: ClassVar[Mapping[str, str]] = _TABLES
+    """The columns of the tables that are made where they are missing."""
+
     def __init__(self, settings: AgentSettings) -> None:
-        super().__init__(settings, _TABLES, "config.store=cassandra")
+        super().__init__(settings, self.tables, "config.store=cassandra")
 
     def read(self) -> dict[str, dict[str, str]]:
         """Return all rows of `configs`."""

@@ -25,6 +25,7 @@ from helenus_schemas.settings.properties import (
 from helenus_sinks.kafka.settings import shown, wrong_settings
 
 _CONNECTOR_KEYS = {"keyspace", "table"}
+_SOURCE_KEYS = ("name", "keyspace", "table")
 _COLUMN_KEYS = re.compile(
     r"columns|(column|field)\.(exclude\.list|blacklist)|column\.(mask|truncate)\..*|where\..*", re.DOTALL
 )
@@ -41,6 +42,7 @@ def load(worker: Path, connectors: Sequence[Path]) -> tuple[WorkerSettings, list
             _check_kind(dict(parsed(worker)), worker, connectors)
         settings = WorkerSettings.load(worker)
         model = settings.model
+        read_template(settings)
         return settings
 
     def load_connector(path: Path) -> WorkerSettings | ConnectorSettings:
@@ -66,8 +68,26 @@ def load(worker: Path, connectors: Sequence[Path]) -> tuple[WorkerSettings, list
     if problems:
         raise ConfigError(problems)
     assert isinstance(settings_read[0], WorkerSettings)
-    settings_read[0].refuse_to_connectors(connectors)
+    template = settings_read[0].data_source_template
+    settings_read[0].refuse_to_connectors([*connectors, *filter(None, [template])])
     return settings_read[0], loaded
+
+
+def read_template(worker: WorkerSettings) -> dict[str, str] | None:
+    """Return the properties that connectors of data sources have in common, None if the worker makes none. Raises
+    ConfigError.
+    """
+    path = worker.data_source_template
+    if path is None:
+        return None
+    properties = read_properties(path)
+    own_keys = {ConnectorSettings.key_of(key): key for key in properties}
+    reason = "leave it out: a template is for the data sources of many tables"
+    if problems := [Problem(str(path), own_keys[key], None, reason) for key in _SOURCE_KEYS if key in own_keys]:
+        raise ConfigError(problems)
+    completed = {**properties, "name": "cdc-ks.t", "keyspace": "ks", "table": "t"}
+    worker.model.read_settings(completed, str(path), completed)
+    return properties
 
 
 def _check_kind(properties: Mapping[str, str], path: Path, connectors: Sequence[Path]) -> None:

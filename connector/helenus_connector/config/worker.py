@@ -115,6 +115,11 @@ class WorkerSettings(ListenerSettings, PulsarSettings, KafkaSettings, LogSetting
     plugin_packages: Annotated[CommaList, Group("REST", "LOW")] = ()
     """Python packages of your own whose classes connectors made over REST may name in `transforms.NAME.type`; default:
     none. A connector's file may name any that is installed."""
+    data_source_template: Annotated[Path | None, Group("Worker")] = None
+    """A connector's properties file without `name`, `keyspace` and `table`, for the connectors that
+    [data sources](control-plane.md#statements) make; its `cassandra.*` says where these are read. Default: none is."""
+    data_source_keyspace: Annotated[str, Group("Worker", "LOW")] = "helenus"
+    """The agents' `config.store.keyspace`, in which data sources are."""
     checkpoint_dir: Annotated[Path, Group("Worker", "HIGH")]
     """Directory of positions, on a persistent disk that the driver's next machine can read."""
     batch_interval_ms: Annotated[Milliseconds, Group("Worker")] = 0
@@ -135,6 +140,13 @@ class WorkerSettings(ListenerSettings, PulsarSettings, KafkaSettings, LogSetting
     def _check_listener(cls, value: str) -> str:
         if listener_address(value) is None:
             raise ValueError("give one listener as http://host:port or https://host:port")
+        return value
+
+    @field_validator("data_source_keyspace")
+    @classmethod
+    def _check_keyspace(cls, value: str) -> str:
+        if not re.fullmatch(r"[a-z][a-z0-9_]{0,47}", value):
+            raise ValueError("a keyspace's name here has small letters, digits and '_' alone, and 48 of them at most")
         return value
 
     @field_validator("config_providers_env_param_allowlist_pattern")
@@ -185,6 +197,8 @@ class WorkerSettings(ListenerSettings, PulsarSettings, KafkaSettings, LogSetting
                 other = used == "kafka" and "pulsar.service.url" in properties and "log" not in properties
                 yield needed, "required property is missing" + (", or log=pulsar" if other else "")
         yield from super().conflicts(properties)
+        if "data.source.template" in properties and "pulsar" in (log, properties.get("data.log")):
+            yield "data.source.template", "data sinks are Kafka, and this worker has Pulsar: leave it out"
         if properties.get("group.id"):
             yield from _group_conflicts(properties)
         if not _MASTER.fullmatch(properties.get("spark.master", "local")):

@@ -15,6 +15,9 @@ import structlog
 
 from helenus_connector.config.connector import ConnectorSettings
 from helenus_connector.config.worker import WorkerSettings
+from helenus_connector.control._refusals import NotStopped as NotStopped
+from helenus_connector.control._refusals import UnderWay as UnderWay
+from helenus_connector.control._refusals import UnknownConnector as UnknownConnector
 from helenus_connector.control.conflict import conflict, matching
 from helenus_connector.control.documents import ConnectorFile, Document
 from helenus_connector.control.positions import BrokerPositions, HeldPositions
@@ -22,7 +25,7 @@ from helenus_connector.control.status import Connector, ConnectorStatus, Task, W
 from helenus_connector.gate.waiting import WaitingChanges
 from helenus_connector.log.events import Offsets
 from helenus_connector.unconfirmed.keys import UnconfirmedKeys
-from helenus_schemas.errors import HelenusError, Kind
+from helenus_schemas.errors import HelenusError
 from helenus_schemas.settings.properties import ConfigError, Problem
 
 _log = structlog.get_logger(__name__)
@@ -32,31 +35,12 @@ DELETED = "DELETED"
 """Stands for a connector from a file that was deleted over REST: the same file does not bring it back."""
 
 
-class UnknownConnector(Exception):
-    """Raised if there is no connector, or no task of one, with this name."""
-
-    def __init__(self, name: str, task: int | None = None) -> None:
-        super().__init__(name if task is None else f"{name}-{task}")
-        self.name = name
-        self.task = task
-
-
-class NotStopped(Exception):
-    """Raised where a connector has to be stopped: its positions can be changed only then."""
-
-
-class UnderWay(HelenusError):
-    """The same is being done for the same table already: wait for that, or stop it."""
-
-    def __init__(self, problem: str, where: str) -> None:
-        super().__init__(Kind.CONFIG, problem, where, "wait for it, or stop it")
-
-
 class Connectors:
     """All connectors of a worker, saved in `document`, a file by default. Its methods may be called from any thread,
     and no call waits once the worker is `ending`. Methods that take a name raise UnknownConnector. `on_delete` is
     called with the name of a deleted connector. `files` returns what `all_with_files` adds, `earliest` topics' first
-    offsets; `broker_positions` are with the brokers, `term` names a leader's time.
+    offsets; `set_aside` is saved of connectors that are not there; `broker_positions` are with the brokers, `term`
+    names a leader's time.
     """
 
     def __init__(self, worker: WorkerSettings, earliest: Callable[[Sequence[str]], Offsets]) -> None:
@@ -66,7 +50,7 @@ class Connectors:
         self.model = worker.model
         self.log = worker.log
         self._connectors: dict[str, Connector] = {}
-        self._set_aside: dict[str, dict[str, Any]] = {}
+        self.set_aside: dict[str, dict[str, Any]] = {}
         self._held_positions: dict[str, HeldPositions] = {}
         self._unconfirmed: dict[str, UnconfirmedKeys] = {}
         self._waiting: dict[str, WaitingChanges] = {}
@@ -80,30 +64,27 @@ class Connectors:
         self.files: Callable[[], Mapping[str, Connector]] = dict
         self.ending = False
 
-    def load(self, files: Mapping[str, Mapping[str, str]]) -> None:
-        """Load the connectors that an earlier worker saved, and the properties of files by name.
+    def load(
+        self, files: Mapping[str, Mapping[str, str]], sources: Mapping[str, Mapping[str, str]] | None = None
+    ) -> None:
+        """Load the connectors that an earlier worker saved, and the properties of files by name, and those of data
+        sources, which stand for a file each. Raises ConfigError for a file.
 
         A file replaces the saved configuration, unless it is the same as when its connector was changed over REST.
         """
         saved = dict(self.document.read())
-        self._set_aside = {name: former for name, former in saved.items() if former["file"] is None or name in files}
+        sources = sources or {}
+        kept_names = {*files, *sources}
+        self.set_aside = {
+            name: former for name, former in saved.items() if former["file"] is None or name in kept_names
+        }
         for name, properties in files.items():
-            former = saved.pop(name, None)
-            group = former["config"].get("query.group", "default") if former is not None else None
-            same = former is not None and former["file"] == properties
-            if former is not None and same and former["state"] == DELETED:
-                advice = "change its file, or make it over REST, to have it again"
-                _log.warning("connector.deleted", connector=name, reason="it was deleted over REST", advice=advice)
-                continue
-            if former is not None and same:
-                try:
-                    self.put(name, former["config"], former["state"], dict(properties), saves=False)
-                    continue
-                except ConfigError as error:
-                    # Accepted by an older version, or by a worker that allowed more: the file counts again.
-                    _log.error("connector.invalid", connector=name, error=str(error))
-            state = former["state"] if former is not None and former["state"] != DELETED else None
-            self.put(name, properties, state, dict(properties), group, saves=False)
+            self._load_file(name, properties, saved.pop(name, None))
+        for name, properties in sources.items():
+            try:
+                self._load_file(name, properties, saved.pop(name, None))
+            except ConfigError as error:
+                _log.error("connector.invalid", connector=name, error=str(error))
         for name, former in ((name, former) for name, former in saved.items() if former["file"] is None):
             try:
                 self.put(name, former["config"], former["state"], saves=False)
@@ -111,13 +92,30 @@ class Connectors:
                 # Accepted by an older version: it is kept until it gets another configuration.
                 _log.error("connector.invalid", connector=name, error=str(error))
         if self._connectors:
-            self._save()
+            self.save()
+
+    def _load_file(self, name: str, properties: Mapping[str, str], former: Mapping[str, Any] | None) -> None:
+        group = former["config"].get("query.group", "default") if former is not None else None
+        same = former is not None and former["file"] == properties
+        if former is not None and same and former["state"] == DELETED:
+            advice = "change its file, or make it over REST, to have it again"
+            _log.warning("connector.deleted", connector=name, reason="it was deleted over REST", advice=advice)
+            return
+        if former is not None and same:
+            try:
+                self.put(name, former["config"], former["state"], dict(properties), saves=False)
+                return
+            except ConfigError as error:
+                # Accepted by an older version, or by a worker that allowed more: the file counts again.
+                _log.error("connector.invalid", connector=name, error=str(error))
+        state = former["state"] if former is not None and former["state"] != DELETED else None
+        self.put(name, properties, state, dict(properties), group, saves=False)
 
     def add_from_files(self, files: Mapping[str, Mapping[str, str]]) -> None:
         """Add the connectors of files by name that are not there yet, and were not deleted over REST."""
         for name, properties in files.items():
             with self.lock:
-                if name in self._connectors or name in self._set_aside:
+                if name in self._connectors or name in self.set_aside:
                     continue
                 try:
                     self.put(name, properties, file=dict(properties))
@@ -172,7 +170,7 @@ class Connectors:
         with self.lock:
             self._await_last_batch(name, settings)
             existing = self._connectors.get(name)
-            connector = existing or Connector({}, settings, file=file or self._set_aside.get(name, {}).get("file"))
+            connector = existing or Connector({}, settings, file=file or self.set_aside.get(name, {}).get("file"))
             tables = dict.fromkeys([*settings.tables, *(t for t in _allowed(connector) if settings.matches(t))])
             for table in tables:
                 self._refuse_conflict(settings.of_table(table))
@@ -192,9 +190,9 @@ class Connectors:
             for table in tables:
                 self._add_task(connector, table, former_tasks.get(table))
             self._connectors[name] = connector
-            self._set_aside.pop(name, None)
+            self.set_aside.pop(name, None)
             if saves or moved_topics:
-                self._save()
+                self.save()
             if moved_topics:
                 self.unconfirmed_keys(former_group).drop(moved_topics, time.time())
                 self.waiting_changes(former_group).drop(moved_topics)
@@ -248,8 +246,8 @@ class Connectors:
             connector = self.get(name)
             del self._connectors[name]
             if connector.file is not None:
-                self._set_aside[name] = {"config": connector.config, "state": DELETED, "file": connector.file}
-            self._save()
+                self.set_aside[name] = {"config": connector.config, "state": DELETED, "file": connector.file}
+            self.save()
             if self.on_delete is not None:
                 self.on_delete(name)
 
@@ -257,7 +255,7 @@ class Connectors:
         """Pause, stop or resume a connector."""
         with self.lock:
             self.get(name).wanted = state
-            self._save()
+            self.save()
 
     def restart(
         self, name: str, task: int | None = None, include_tasks: bool = True, only_failed: bool = False
@@ -274,7 +272,7 @@ class Connectors:
                 for table_task in connector.tasks.values() if include_tasks else ():
                     if table_task.error is not None or not only_failed:
                         self._restart_task(table_task)
-            self._save()
+            self.save()
 
     def status(self, name: str) -> ConnectorStatus:
         with self.lock:
@@ -439,9 +437,10 @@ class Connectors:
             if is_near and (problem := conflict(settings, other)):
                 raise ConfigError([problem])
 
-    def _save(self) -> None:
+    def save(self) -> None:
+        """Save all connectors. Raises HelenusError as `document` does."""
         saved = {n: {"config": c.config, "state": c.wanted, "file": c.file} for n, c in self._connectors.items()}
-        self.document.save({**self._set_aside, **saved})
+        self.document.save({**self.set_aside, **saved})
         self.changed.set()
 
 

@@ -6,5 +6,6 @@
 - `shared`: the settings that several commands share.
 - `debezium`: a file of Debezium's, as ours.
 - `masking`: references to secrets, and which values are never shown.
+- `data_sink`: the address of a data sink, which comes from a statement or a table.
 - `regular_files`: files that are opened by names from elsewhere.
 """
