@@ -40,6 +40,7 @@ from helenus_connector.rest.server import (
     serve_member,
     serve_standby,
 )
+from helenus_connector.schema_registration.registrar import SchemaRegistrar
 from helenus_connector.shape.encoding.registry import registry_memory
 from helenus_connector.snapshot.signals import Signals
 from helenus_connector.snapshot.snapshots import Snapshots
@@ -72,6 +73,7 @@ class Worker:
         self.snapshots: Snapshots
         self.signals: Signals
         self.verifications: Verifications
+        self._registrar = SchemaRegistrar(worker, self.connectors)
         self.connectors.files = self._keyspaces.files_without_tables
         self.connectors.broker_positions = CommittedPositions(worker)
         self._scan: Future[None] | None = None
@@ -110,7 +112,7 @@ class Worker:
 
     def ready(self) -> str | None:
         """Return why something that should run does not, or None."""
-        return self.connectors.first_obstacle() or self.health()
+        return self.connectors.first_obstacle() or self._registrar.refusal or self.health()
 
     def health(self) -> str | None:
         """Return what is wrong with the worker itself, whatever its connectors' status, or None."""
@@ -332,6 +334,7 @@ class Worker:
             if query.failure is not None and not self._stopping.is_set() and not query.is_stopped:
                 raise query.failure
             query.refresh()
+        self._registrar.turn(directory)
         # What follows the data comes after it: at a start, Spark begins the queries of changes first.
         if self._followers is not None and self._all_run():
             freeze("worker", DRIVER_SEARCH_AFTER)

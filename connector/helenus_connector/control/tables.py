@@ -86,7 +86,7 @@ class TableDefinitions:
         except HelenusError as error:
             if error.kind is not Kind.REGISTRY_UNREACHABLE:
                 raise
-            registry_error = error
+            registry_error = None if settings.defers_keys and settings.defers_values else error
         finally:
             registry.close()
         tables = self._read_tables(settings)
