@@ -73,7 +73,7 @@ class Worker:
         self.snapshots: Snapshots
         self.signals: Signals
         self.verifications: Verifications
-        self._registrar = SchemaRegistrar(worker, self.connectors)
+        self._registrar = SchemaRegistrar(worker, self.connectors, run_in_thread)
         self.connectors.files = self._keyspaces.files_without_tables
         self.connectors.broker_positions = CommittedPositions(worker)
         self._scan: Future[None] | None = None

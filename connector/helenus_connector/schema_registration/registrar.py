@@ -10,14 +10,13 @@ import contextlib
 import re
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future
 from pathlib import Path
 
 import structlog
 
 from helenus_connector import metrics
-from helenus_connector._threads import run_in_thread
 from helenus_connector.config.connector import ConnectorSettings
 from helenus_connector.config.worker import WorkerSettings
 from helenus_connector.control.backoff import ReasonLog, pause
@@ -36,13 +35,19 @@ _SUFFIXES = r"-(key|value|truncation|key-nullable|value-nullable)"
 
 
 class SchemaRegistrar:
-    """Registers the schemas of connectors that defer. `turn` is called all the time; it never waits. `directory` is the
-    run's.
+    """Registers the schemas of connectors that defer. `turn` is called all the time, and never waits: `run_in_thread`
+    runs what may. `directory` is the run's.
     """
 
-    def __init__(self, worker: WorkerSettings, connectors: Connectors) -> None:
+    def __init__(
+        self,
+        worker: WorkerSettings,
+        connectors: Connectors,
+        run_in_thread: Callable[[Callable[[], None]], Future[None]],
+    ) -> None:
         self._worker = worker
         self._connectors = connectors
+        self._run_in_thread = run_in_thread
         self._run: Future[None] | None = None
         self._next_at = 0.0
         self._failures: Counter[object] = Counter()  # by registry
@@ -68,7 +73,7 @@ class SchemaRegistrar:
         tables = {
             name: [c.settings.of_table(table) for table in list(c.tasks)] for name, c in sorted(connectors.items())
         }
-        self._run = run_in_thread(lambda: self.register(tables, directory))
+        self._run = self._run_in_thread(lambda: self.register(tables, directory))
 
     def register(self, tables: Mapping[str, list[ConnectorSettings]], directory: Path) -> None:
         """Register once what waits of these tables, by connector."""

@@ -18,6 +18,7 @@ from helenus_schemas.avro.compare import parsed
 
 Schema = Any
 _PRIMITIVES = frozenset(("null", "boolean", "int", "long", "float", "double", "bytes", "string"))
+_TYPES = _PRIMITIVES | frozenset(("record", "enum", "array", "map", "union", "fixed"))
 _NAMED = ("record", "error", "enum", "fixed")
 _RESERVED = frozenset(
     "type name namespace doc fields items values symbols size aliases".split(),
@@ -33,9 +34,14 @@ def guid(text: str) -> uuid.UUID:
 
 
 def canonical_text(text: str) -> str:
-    """Return the text of an Avro schema in Java's form. Raises ValueError for one that is none of Avro's."""
-    parsed(text)
-    return _json(_printed(json.loads(text), "", set()))
+    """Return the text of an Avro schema in Java's form. Raises ValueError for one that is none of Avro's, or that uses
+    a name it does not define.
+    """
+    try:
+        parsed(text)
+        return _json(_printed(json.loads(text), "", set()))
+    except (LookupError, TypeError, AttributeError, RecursionError) as error:
+        raise ValueError(f"it is no Avro schema: {type(error).__name__} {error}") from None
 
 
 def _json(printed: Any) -> str:
@@ -47,9 +53,11 @@ def _json(printed: Any) -> str:
 def _printed(schema: Schema, namespace: str, names: set[str]) -> Schema:
     """Return a schema as it is printed within a namespace; `names` are the full names printed before, and grow."""
     if isinstance(schema, list):
+        if any(isinstance(branch, list) for branch in schema):
+            raise ValueError("a union has another one in it")
         return [_printed(branch, namespace, names) for branch in schema]
     if isinstance(schema, str):
-        return schema if schema in _PRIMITIVES else _reference(schema, namespace)
+        return schema if schema in _PRIMITIVES else _known_reference(schema, namespace, names)
     kind = schema["type"]
     if not isinstance(kind, str):
         # {"type": {...}}, which is the type itself.
@@ -62,7 +70,7 @@ def _printed(schema: Schema, namespace: str, names: set[str]) -> Schema:
     if kind == "map":
         return {"type": kind, "values": _printed(schema["values"], namespace, names), **properties}
     if kind not in _PRIMITIVES:
-        return _reference(kind, namespace)
+        return _known_reference(kind, namespace, names)
     return {"type": kind, **properties} if properties else kind
 
 
@@ -115,10 +123,20 @@ def _split_name(schema: Schema, namespace: str) -> tuple[str, str]:
     return str(schema.get("namespace", namespace) or ""), name
 
 
+def _known_reference(name: str, namespace: str, names: set[str]) -> str:
+    """Return a reference to a type that was defined before. Raises ValueError for any other."""
+    full_name = name if "." in name or not namespace else f"{namespace}.{name}"
+    # As Java looks it up: a name without dots may also be one without a namespace.
+    found_name = next((known for known in (full_name, name) if known in names), None)
+    if found_name is None:
+        raise ValueError(f"it uses a type that it does not define: {name[:100]}")
+    return _reference(found_name, namespace)
+
+
 def _reference(name: str, namespace: str) -> str:
-    """Return a name as it is printed within a namespace: without that one."""
+    """Return a name as it is printed within a namespace: without that one, unless it is a type's own name."""
     outer, _, simple = name.rpartition(".")
-    return simple if outer == namespace and simple not in _PRIMITIVES else name
+    return simple if outer == namespace and simple not in _TYPES else name
 
 
 def _relative_names(aliases: list[str], namespace: str) -> Iterator[str]:
