@@ -32,8 +32,8 @@ _WAIT_S = 0.1
 class Record:
     """A record: key and value by column, value None for a delete, which the form `json` writes as an empty object.
 
-    `timestamp` in ms. `schema_id` is that of its value in the registry, or its GUID, or the schema's version on Pulsar, None
-    without one. A key is empty in what Pulsar has without one: the delete marker of a whole table.
+    `timestamp` in ms. `schema_id` is that of its value in the registry, or its GUID, or the schema's version on
+    Pulsar, None without one. A key is empty in what Pulsar has without one: the delete marker of a whole table.
     """
 
     partition: int
@@ -92,8 +92,10 @@ class Decoder:
             return from_json(data)
         number = _schema_id(data)
         if number not in self._schemas:
-            is_guid = isinstance(number, uuid.UUID)
-            text = self._find_by_guid(number) if is_guid else self._registry.get_schema(number).schema_str
+            if isinstance(number, uuid.UUID):
+                text = self._find_by_guid(number)
+            else:
+                text = str(self._registry.get_schema(number).schema_str)
             self._schemas[number] = Avro(json.loads(text))
         return self._schemas[number].decode(data[FRAME if isinstance(number, int) else GUID_FRAME :])
 

@@ -112,7 +112,7 @@ class Worker:
 
     def ready(self) -> str | None:
         """Return why something that should run does not, or None."""
-        return self.connectors.first_obstacle() or self._registrar.refusal or self.health()
+        return self.connectors.first_obstacle() or self.health()
 
     def health(self) -> str | None:
         """Return what is wrong with the worker itself, whatever its connectors' status, or None."""

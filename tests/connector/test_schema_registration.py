@@ -177,7 +177,7 @@ def test_an_altered_table_goes_on_and_is_registered_in_order(world: World) -> No
     assert [e.state for e in world.entries() if e.subject.endswith("-value")] == ["deferred", "deferred"]
     assert world.process().value(V3) == guid(V3), "another process has the same name"
     requests = world.client.requests
-    assert (process.value(V2), process.value(V3), process.key(value=V3)) == (guid(V2), guid(V3), key)
+    assert (process.key(value=V3), process.value(V2), process.value(V3)) == (key, guid(V2), guid(V3))
     assert world.client.requests == requests, "nobody waits for the registry meanwhile"
     world.client.is_away = False
     process.await_registry()

@@ -57,7 +57,7 @@ class DeferredSchemas:
         if not self._defers(subject):
             return self._registry.register(subject, schema)
         if self.is_registration_due:
-            self._names.clear()
+            self._begin_version()
         name = self._names.get((subject, schema))
         if name is None:
             name = self._names[subject, schema] = self._register(subject, schema)
@@ -66,8 +66,10 @@ class DeferredSchemas:
     def _register(self, subject: str, schema: str) -> SchemaId:
         text = canonical_text(schema)
         entries = self._topic.entries(subject)
-        registry_id = self._registered(subject, text, entries, lambda: self._registry.register(subject, schema))
         own_entries = [entry for entry in entries if entry.schema == text]
+        # The driver registers the text in the topic: some registries take another text for another schema.
+        sent = text if own_entries else schema
+        registry_id = self._registered(subject, text, entries, lambda: self._registry.register(subject, sent))
         if registry_id is not None:
             return registry_id if not is_key(subject) else self._key_name(subject, text, registry_id, own_entries)
         if own_entries:
@@ -82,23 +84,29 @@ class DeferredSchemas:
     def keep(self, subject: str, schema: str, value: str) -> SchemaId:
         if not self._defers(subject):
             return self._registry.keep(subject, schema, value)
-        self._names.clear()  # a version of the table begins with its keys
+        self._begin_version()  # which begins with its keys
         text = canonical_text(schema)
         entries = self._topic.entries(subject)
-        registry_id = self._registered(subject, text, entries, lambda: self._registry.keep(subject, schema, value))
+        sent = text if any(entry.schema == text for entry in entries) else schema
+        registry_id = self._registered(subject, text, entries, lambda: self._registry.keep(subject, sent, value))
         alike = [entry for entry in entries if _is_alike(entry.schema, schema)]
         if registry_id is not None:
             latest = self._registry.schema(registry_id) if not alike else None
             return self._key_name(subject, canonical_text(latest or schema), registry_id, alike)
+        # An id is not verified as a GUID is: what this host knows of the subject counts more than what the topic says.
+        if remembered_ids := self._registry.remembered_ids(subject):
+            believed = [entry for entry in alike if not isinstance(entry.name, int) or entry.name in remembered_ids]
+        else:
+            believed = alike
         last = entries[-1] if entries else None
         if last is not None and (problem := kept_problem(parsed(last.schema), parsed(schema), parsed(value))):
             raise HelenusError(Kind.REGISTRY_REFUSED, problem, f"{self._topic.where}, subject {subject}")
-        if alike:
-            return self._wait(alike[0])
+        if believed:
+            return self._wait(believed[0])
         remembered = self._registry.remembered_id(subject, schema + value)
         if remembered is not None:
             return remembered
-        if last is None:
+        if last is None or alike:
             self._check_no_keys(subject)
         return self._defer(SchemaEntry(subject, text, guid(text), "deferred"))
 
@@ -111,6 +119,11 @@ class DeferredSchemas:
     def close(self) -> None:
         """Close the connections to the registry; those to the topic are the process's."""
         self._registry.close()
+
+    def _begin_version(self) -> None:
+        """Forget what was asked for before: what records of this version need is asked for again."""
+        self._names.clear()
+        self._waiting.clear()
 
     def _registered(
         self, subject: str, text: str, entries: Sequence[SchemaEntry], request: Callable[[], int]

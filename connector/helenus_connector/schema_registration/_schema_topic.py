@@ -102,8 +102,10 @@ class SchemaTopic:
         """Return whether another topic, one of records, has any, or ever had."""
         with self._lock, self._broker_errors():
             consumer = self._consumer or self._connect()
-            metadata = consumer.list_topics(topic, _ANSWER_S).topics.get(topic)
-            for partition in metadata.partitions if metadata is not None and metadata.error is None else ():
+            metadata = consumer.list_topics(topic, _ANSWER_S).topics[topic]
+            if metadata.error is not None and metadata.error.code() not in MISSING:
+                raise KafkaException(metadata.error)
+            for partition in metadata.partitions:
                 _, end = consumer.get_watermark_offsets(TopicPartition(topic, partition), _ANSWER_S)
                 if end:
                     return True

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from importlib import import_module
+from typing import cast
 
 from helenus_connector.schema_store.contract import StoreFactory
 
@@ -31,5 +32,4 @@ def find_store_class(name: str) -> StoreFactory:
     missing = [method for method in _METHODS if not callable(getattr(store_class, method, None))]
     if not isinstance(store_class, type) or missing:
         raise ValueError(f"{module} has no class {class_name} with {', '.join(_METHODS)}, as SchemaStore has them")
-    factory: StoreFactory = store_class
-    return factory
+    return cast("StoreFactory", store_class)

@@ -188,6 +188,10 @@ class Registry:
         name = self._cache_name(subject, schema)
         return self._cached_ids().get(name, self._backup_ids(subject).get(name))
 
+    def remembered_ids(self, subject: str) -> frozenset[int]:
+        """Return all ids under which this host knows schemas of a subject, without asking."""
+        return frozenset(self._backup_ids(subject).values())
+
     def schema(self, schema_id: SchemaId) -> str | None:
         """Return the schema with this id as text, with the types of those that it refers to; None if the registry has
         none in Avro. Raises HelenusError if it can't be asked.
