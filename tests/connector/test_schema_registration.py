@@ -28,7 +28,7 @@ from helenus_connector.schema_registration._store_schemas import StoreSchemas
 from helenus_connector.schema_registration._topic_store import TopicSchemaStore
 from helenus_connector.schema_registration.choice import record_schemas
 from helenus_connector.schema_registration.registrar import SchemaRegistrar, is_own
-from helenus_connector.schema_store.contract import SchemaId, SchemaStore
+from helenus_connector.schema_store.contract import AvroSchemaStore, SchemaId
 from helenus_connector.schema_store.store_class import find_store_class
 from helenus_connector.shape.encoding.frames import frame, split_frame
 from helenus_connector.shape.encoding.registry import Registry
@@ -98,19 +98,19 @@ class AwayClient(RegistryClient):
     def register_schema(self, subject: str, schema: Any, normalize_schemas: bool = False) -> int:
         if schema.schema_str in self.refused:
             raise SchemaRegistryError(409, 40901, "not compatible")
-        known = [text for texts in self.versions.values() for text in texts]
+        texts_known = [text for texts in self.versions.values() for text in texts]
         if schema.schema_str not in self.versions[subject]:
             self.versions[subject].append(schema.schema_str)
-        return 100 + (known.index(schema.schema_str) if schema.schema_str in known else len(known))
+        return 100 + (texts_known.index(schema.schema_str) if schema.schema_str in texts_known else len(texts_known))
 
     def get_schema(self, schema_id: int) -> Any:
-        known = [text for texts in self.versions.values() for text in texts]
-        return self._schema(known[schema_id - 100])
+        texts_known = [text for texts in self.versions.values() for text in texts]
+        return self._schema(texts_known[schema_id - 100])
 
     def get_version(self, subject: str, version: int, deleted: bool = False) -> Any:
         registered = super().get_version(subject, version, deleted)
-        known = [text for texts in self.versions.values() for text in texts]
-        registered.schema_id = 100 + known.index(registered.schema.schema_str)
+        texts_known = [text for texts in self.versions.values() for text in texts]
+        registered.schema_id = 100 + texts_known.index(registered.schema.schema_str)
         return registered
 
 
@@ -399,7 +399,7 @@ def worker(tmp_path: Path) -> WorkerSettings:
 
 def test_a_store_of_ones_own(tmp_path: Path) -> None:
     OwnStore.texts = {}
-    store: SchemaStore = OwnStore({})
+    store: AvroSchemaStore = OwnStore({})
     assert store.latest("x") is None
     name = f"{__name__}:OwnStore"
     schemas = record_schemas(worker(tmp_path), store_settings(name), tmp_path / "ids")

@@ -10,7 +10,7 @@ from pathlib import Path
 
 
 class FileStore:
-    """See `helenus_connector.schema_store.contract.SchemaStore`. `path` is a JSON file that all processes reach."""
+    """See `helenus_connector.schema_store.contract.AvroSchemaStore`. `path` is a JSON file that all processes reach."""
 
     def __init__(self, config: Mapping[str, str]) -> None:
         self._path = Path(config["path"])

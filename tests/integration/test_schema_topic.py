@@ -223,29 +223,34 @@ def test_a_new_table_and_a_worker_killed_meanwhile(
 def test_a_schema_that_is_refused_later_is_named_and_can_be_taken(
     pipeline: Pipeline, stack: Stack, status: Status, session: Any, client: SchemaRegistryClient
 ) -> None:
-    """FULL refuses what DROP and ADD make of a column; NONE takes it."""
+    """BACKWARD refuses a blob in place of a decimal; NONE takes it."""
     table, topic = f"{KEYSPACE}.t", f"data-{KEYSPACE}.t"
     eventually(lambda: is_registered(pipeline), "nothing waits")
+    session.execute(f"ALTER TABLE {table} ADD price decimal")
+    session.execute(f"INSERT INTO {table} (k, v, price) VALUES (6, 'priced', 1.5)")
+    eventually(lambda: published(pipeline, table, v="priced"), "a record with the decimal")
     with away(stack):
-        session.execute(f"ALTER TABLE {table} DROP a")
-        session.execute(f"ALTER TABLE {table} ADD a blob")
-        session.execute(f"INSERT INTO {table} (k, a) VALUES (7, 0x01)")
-        eventually(lambda: published(pipeline, table, k=7, a=b"\x01"), "a record of the altered table")
+        session.execute(f"ALTER TABLE {table} DROP price")
+        session.execute(f"ALTER TABLE {table} ADD price blob")
+        session.execute(f"INSERT INTO {table} (k, price) VALUES (7, 0x01)")
+        eventually(lambda: published(pipeline, table, k=7, price=b"\x01"), "a record of the altered table")
     eventually(
         lambda: pipeline.connector.total("helenus_connector_schemas_deferred", state="refused") == 1, "it is counted"
     )
     assert "schema.refused" in pipeline.connector.log.read_text()
     with urllib.request.urlopen(f"http://127.0.0.1:{pipeline.connector.port}/health", timeout=30) as answer:
         assert "1 refused" in json.loads(answer.read())["message"]
-    session.execute(f"INSERT INTO {table} (k, a) VALUES (7, 0x02)")
+    session.execute(f"INSERT INTO {table} (k, price) VALUES (7, 0x02)")
     eventually(lambda: "registry refuses" in pipeline.connector.health()[1], "the table stops, and says why")
     refused = [e for e in entries(status).values() if e["state"] == "refused"]
     assert [e["subject"] for e in refused] == [f"{topic}-value"]
     client.set_compatibility(f"{topic}-value", "NONE")
     pipeline.call_rest("POST", f"{KEYSPACE}-t/restart?includeTasks=true")
     eventually(lambda: is_registered(pipeline), "it is registered")
-    session.execute(f"INSERT INTO {table} (k, a) VALUES (8, 0x02)")
-    eventually(lambda: published(pipeline, table, k=8, a=b"\x02"), lambda: f"it goes on\n{pipeline.connector.tail()}")
+    session.execute(f"INSERT INTO {table} (k, price) VALUES (8, 0x02)")
+    eventually(
+        lambda: published(pipeline, table, k=8, price=b"\x02"), lambda: f"it goes on\n{pipeline.connector.tail()}"
+    )
     pipeline.converges(table)
 
 

@@ -86,7 +86,7 @@ def parse_entry(key: bytes, value: bytes) -> SchemaEntry:
     if canonical_text(schema) != schema:
         raise ValueError("its schema is not in the form that a registry gives it")
     state, registry_id, order = document.get("state"), document.get("id"), document.get("order")
-    known_state = next((known for known in _STATES if known == state), None)
+    known_state = next((name for name in _STATES if name == state), None)
     if known_state is None:
         raise ValueError("it has no state")
     if registry_id is not None and not _is_number(registry_id, 1 << 32):

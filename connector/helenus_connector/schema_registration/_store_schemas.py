@@ -1,4 +1,4 @@
-"""The schemas of a table's records in a `SchemaStore`, with what holds for keys in any: they keep their bytes."""
+"""The schemas of a table's records in a `AvroSchemaStore`, with what holds for keys in any: they keep their bytes."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from helenus_connector.schema_store.contract import SchemaId, SchemaStore
+from helenus_connector.schema_store.contract import AvroSchemaStore, SchemaId
 from helenus_schemas.avro.compare import kept_problem, parsed, without_names
 from helenus_schemas.errors import HelenusError, Kind
 
@@ -20,7 +20,7 @@ class StoreSchemas:
 
     is_registration_due = False
 
-    def __init__(self, store: SchemaStore, where: str) -> None:
+    def __init__(self, store: AvroSchemaStore, where: str) -> None:
         self._store = store
         self._where = where
         self._names: dict[tuple[str, str], SchemaId] = {}

@@ -13,7 +13,7 @@ from helenus_schemas.avro.resolution import unreadable
 
 
 class TopicSchemaStore:
-    """Keeps schemas in a topic, by their GUIDs: see `SchemaStore`.
+    """Keeps schemas in a topic, by their GUIDs: see `AvroSchemaStore`.
 
     A subject's next schema has to read what its latest one wrote (BACKWARD); not with `is_compatible` false.
     """

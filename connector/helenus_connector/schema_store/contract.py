@@ -12,7 +12,7 @@ a byte 0 and the 4 bytes of the number, or a byte 1 and the 16 bytes of the GUID
 """
 
 
-class SchemaStore(Protocol):
+class AvroSchemaStore(Protocol):
     """Keeps the Avro schemas of records, by subject: `<data topic>-key`, `-value` and so on.
 
     `Class(config)` makes one, with the properties below `schema.store.config.` of the connector's file, references such
@@ -54,4 +54,4 @@ class SchemaStore(Protocol):
 class StoreFactory(Protocol):
     """A class of stores."""
 
-    def __call__(self, config: Mapping[str, str]) -> SchemaStore: ...
+    def __call__(self, config: Mapping[str, str]) -> AvroSchemaStore: ...

@@ -31,5 +31,5 @@ def find_store_class(name: str) -> StoreFactory:
     # Any class can be named: what does not have the contract is not called.
     missing = [method for method in _METHODS if not callable(getattr(store_class, method, None))]
     if not isinstance(store_class, type) or missing:
-        raise ValueError(f"{module} has no class {class_name} with {', '.join(_METHODS)}, as SchemaStore has them")
+        raise ValueError(f"{module} has no class {class_name} with {', '.join(_METHODS)}, as AvroSchemaStore has them")
     return cast("StoreFactory", store_class)

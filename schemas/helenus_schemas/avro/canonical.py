@@ -127,7 +127,7 @@ def _known_reference(name: str, namespace: str, names: set[str]) -> str:
     """Return a reference to a type that was defined before. Raises ValueError for any other."""
     full_name = name if "." in name or not namespace else f"{namespace}.{name}"
     # As Java looks it up: a name without dots may also be one without a namespace.
-    found_name = next((known for known in (full_name, name) if known in names), None)
+    found_name = next((candidate for candidate in (full_name, name) if candidate in names), None)
     if found_name is None:
         raise ValueError(f"it uses a type that it does not define: {name[:100]}")
     return _reference(found_name, namespace)
