@@ -247,6 +247,7 @@ def test_a_schema_that_is_refused_later_is_named_and_can_be_taken(
     client.set_compatibility(f"{topic}-value", "NONE")
     pipeline.call_rest("POST", f"{KEYSPACE}-t/restart?includeTasks=true")
     eventually(lambda: is_registered(pipeline), "it is registered")
+    session.execute(f"INSERT INTO {table} (k, v) VALUES (6, 'without the dropped column')")
     session.execute(f"INSERT INTO {table} (k, price) VALUES (8, 0x02)")
     eventually(
         lambda: published(pipeline, table, k=8, price=b"\x02"), lambda: f"it goes on\n{pipeline.connector.tail()}"
