@@ -12,7 +12,7 @@ from helenus_connector.log.events import Message
 from helenus_schemas.event.change import Change
 from helenus_schemas.event.wire import decode
 from helenus_stack.errors import StackError
-from helenus_stack.records import FRAME, Decoder, Record, messages
+from helenus_stack.records import FRAME, Decoder, Record, messages, schemas_by_guid
 from helenus_stack.status import Status
 
 _TIMEOUT = 10
@@ -71,7 +71,7 @@ class KafkaReader:
 
     def __init__(self, status: Status) -> None:
         self._where, self._login = status.bootstrap_servers, status.kafka()
-        self._decoder = Decoder(status.registry_url)
+        self._decoder = Decoder(status.registry_url, lambda guid: schemas_by_guid(self._where, self._login)[guid])
         config = {"group.id": "helenus-stack", "enable.auto.commit": "false", "log_level": "0"}
         self._consumer = Consumer({**self._login, **config})
         self._asking = Consumer({**self._login, **config})  # the other's questions wait for what it fetches

@@ -5,7 +5,8 @@ from __future__ import annotations
 import io
 import json
 import time
-from collections.abc import Iterator, Mapping
+import uuid
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,7 +17,11 @@ from confluent_kafka.schema_registry import SchemaRegistryClient
 GONE = b"{}"
 """The value of a delete in the form `json`."""
 FRAME = 5
-"""Bytes before the Avro in the Confluent wire format."""
+"""Bytes before the Avro in the Confluent wire format, by a schema's id."""
+GUID_FRAME = 17
+"""Those by a schema's GUID, of records that were written while the registry was away."""
+SCHEMA_TOPIC = "helenus-schemas"
+"""The topic that has the schemas of these."""
 PATIENCE_S = 60
 """How long a broker may take for an answer: a machine that runs everything is slow at times."""
 _WAIT_S = 0.1
@@ -27,8 +32,8 @@ _WAIT_S = 0.1
 class Record:
     """A record: key and value by column, value None for a delete, which the form `json` writes as an empty object.
 
-    `timestamp` in ms. `schema_id` is that of its value in the registry, or the schema's version on Pulsar, None without
-    one. A key is empty in what Pulsar has without one: the delete marker of a whole table.
+    `timestamp` in ms. `schema_id` is that of its value in the registry, or its GUID, or the schema's version on
+    Pulsar, None without one. A key is empty in what Pulsar has without one: the delete marker of a whole table.
     """
 
     partition: int
@@ -37,7 +42,7 @@ class Record:
     key: dict[str, Any]
     value: dict[str, Any] | None
     headers: dict[str, bytes]
-    schema_id: int | None
+    schema_id: int | uuid.UUID | None
     is_json: bool = False
 
 
@@ -58,9 +63,10 @@ class Avro:
 class Decoder:
     """Decodes the Confluent wire format, and JSON."""
 
-    def __init__(self, registry_url: str) -> None:
+    def __init__(self, registry_url: str, find_by_guid: Callable[[uuid.UUID], str] | None = None) -> None:
         self._registry = SchemaRegistryClient({"url": registry_url})
-        self._schemas: dict[int, Avro] = {}
+        self._find_by_guid = find_by_guid or (lambda guid: str(self._registry.get_schema_by_guid(str(guid)).schema_str))
+        self._schemas: dict[int | uuid.UUID, Avro] = {}
 
     def close(self) -> None:
         """Let go of the registry."""
@@ -86,8 +92,12 @@ class Decoder:
             return from_json(data)
         number = _schema_id(data)
         if number not in self._schemas:
-            self._schemas[number] = Avro(json.loads(self._registry.get_schema(number).schema_str))
-        return self._schemas[number].decode(data[FRAME:])
+            if isinstance(number, uuid.UUID):
+                text = self._find_by_guid(number)
+            else:
+                text = str(self._registry.get_schema(number).schema_str)
+            self._schemas[number] = Avro(json.loads(text))
+        return self._schemas[number].decode(data[FRAME if isinstance(number, int) else GUID_FRAME :])
 
 
 def bare(schema: Any) -> Any:
@@ -119,10 +129,19 @@ def is_json(data: bytes) -> bool:
     return data[:1] == b"{"
 
 
-def _schema_id(data: bytes) -> int:
+def _schema_id(data: bytes) -> int | uuid.UUID:
+    if data[:1] == b"\1" and len(data) > GUID_FRAME:
+        return uuid.UUID(bytes=data[1:GUID_FRAME])
     if data[:1] != b"\0" or len(data) < FRAME:
         raise ValueError("not the Confluent wire format")
     return int.from_bytes(data[1:FRAME], "big")
+
+
+def schemas_by_guid(bootstrap_servers: str, login: Mapping[str, str] | None = None) -> dict[uuid.UUID, str]:
+    """The schemas in the topic of those that wait for the registry."""
+    values = (message.value() for message in messages(bootstrap_servers, SCHEMA_TOPIC, login))
+    documents = [json.loads(value) for value in values if value]
+    return {uuid.UUID(document["guid"]): document["schema"] for document in documents}
 
 
 def messages(bootstrap_servers: str, topic: str, login: Mapping[str, str] | None = None) -> Iterator[Message]:

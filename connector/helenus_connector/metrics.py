@@ -88,6 +88,12 @@ GATE_CHANGES = Counter(
     "shows them), released or dropped.",
     (*_LABELS, "outcome"),
 )
+SCHEMAS_DEFERRED = Gauge(
+    "helenus_connector_schemas_deferred",
+    "Schemas of published records that are not in the registry yet, by state: deferred (it is away) or refused "
+    "(docs/schemas.md).",
+    ("connector", "state"),
+)
 RECORDS = Counter("helenus_connector_records_total", "Records written to the data topic.", _LABELS)
 RECORDS_TOO_LARGE = Counter(
     "helenus_connector_records_too_large_total",
@@ -210,6 +216,23 @@ def forget(labels: Labels) -> None:
     of_state = LIVE_KEYS, LIVE_KEYS_ASKED, ROWS_KEPT, STATE_WAITING, STATE_BYTES, STATE_BATCH_SECONDS
     for metric in (*_OF_TABLE, EVENTS, GATE_CHANGES, TABLE_ERRORS, STATE, *of_state):
         metric.remove_by_labels(dict(zip(_LABELS, labels, strict=True)))
+
+
+def schemas_deferred(connector: str, numbers: tuple[int, int] | None) -> None:
+    """Sets how many schemas of a connector are deferred, and refused; None ends its series."""
+    for index, state in enumerate(("deferred", "refused")):
+        if numbers is None:
+            SCHEMAS_DEFERRED.remove_by_labels({"connector": connector, "state": state})
+        else:
+            SCHEMAS_DEFERRED.labels(connector, state).set(numbers[index])
+
+
+def schemas_note() -> str:
+    """Return what `/health` adds while schemas are not in the registry; empty if all are."""
+    samples = [sample for family in SCHEMAS_DEFERRED.collect() for sample in family.samples]
+    numbers = {state: sum(s.value for s in samples if s.labels["state"] == state) for state in ("deferred", "refused")}
+    shown = ", ".join(f"{number:.0f} {state}" for state, number in numbers.items() if number)
+    return f" Schemas that are not in the registry: {shown}." if shown else ""
 
 
 def state(labels: Labels, now: str) -> None:

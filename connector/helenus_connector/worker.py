@@ -42,6 +42,7 @@ from helenus_connector.rest.server import (
     serve_member,
     serve_standby,
 )
+from helenus_connector.schema_registration.registrar import SchemaRegistrar
 from helenus_connector.shape.encoding.registry import registry_memory
 from helenus_connector.snapshot.signals import Signals
 from helenus_connector.snapshot.snapshots import Snapshots
@@ -79,6 +80,7 @@ class Worker:
         self.verifications: Verifications
         self._data_sources = DataSources(worker, self.connectors, files)
         self.connectors.files = lambda: self._keyspaces.files_without_tables() | self._data_sources.failed_connectors()
+        self._registrar = SchemaRegistrar(worker, self.connectors, run_in_thread)
         self.connectors.broker_positions = CommittedPositions(worker)
         self._scan: Future[None] | None = None
         self._has_scanned = False
@@ -342,6 +344,7 @@ class Worker:
             if query.failure is not None and not self._stopping.is_set() and not query.is_stopped:
                 raise query.failure
             query.refresh()
+        self._registrar.turn(directory)
         # What follows the data comes after it: at a start, Spark begins the queries of changes first.
         if self._followers is not None and self._all_run():
             freeze("worker", DRIVER_SEARCH_AFTER)

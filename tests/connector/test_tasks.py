@@ -128,7 +128,7 @@ def test_a_stage_that_cannot_be_made_is_closed_once(tmp_path: Path, monkeypatch:
     monkeypatch.setattr(tasks, "Stage", Stage)
     monkeypatch.setattr(worker_process, "_reused", {})
     monkeypatch.setattr(worker_process, "_sessions", {settings("t").server: object()})
-    log: Any = SimpleNamespace()
+    log: Any = SimpleNamespace(keeps_schemas=True)
     tasks._stage_for(plan, settings("t"), 0, log)
     for _ in range(2):
         with pytest.raises(OSError, match="no room"):

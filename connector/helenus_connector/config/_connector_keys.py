@@ -20,6 +20,7 @@ from helenus_connector.config.state import StateSettings
 from helenus_connector.converters.headers import SIMPLE as SIMPLE_HEADERS
 from helenus_connector.converters.headers import check_header_converter
 from helenus_connector.converters.subjects import TOPIC_NAME, check_strategy
+from helenus_connector.schema_store.store_class import check_store
 from helenus_schemas import names
 from helenus_schemas.codec.key import Compat
 from helenus_schemas.settings import fields
@@ -30,6 +31,7 @@ Header = Literal["schema_id", "writetime", "expires", "origin", "op", "node", "s
 Consistency = Literal["LOCAL_ONE", "LOCAL_QUORUM", "QUORUM", "ALL"]
 GateLevel = Literal["one", "local_quorum", "quorum", "each_quorum", "all"]
 Operation = Literal["c", "u", "d", "t", "r", "none"]
+Registration = Literal["block", "defer"]
 SnapshotMode = Annotated[
     Literal["initial", "always", "never", "initial_only", "when_needed"], BeforeValidator(snapshot_mode)
 ]
@@ -206,6 +208,18 @@ class ConnectorKeys(StateSettings):
     and `u`; with `state=rows` also `r`, rows that a snapshot read."""
     headers: Annotated[CommaList, Group("Records", "LOW")] = ("schema_id", "writetime", "expires", "origin", "op")
     """Headers of records, of these: schema_id, writetime, expires, origin, op, node, segpos, digest."""
+    schema_store: Annotated[str, AfterValidator(check_store), Group("Schema Registry")] = "confluent"
+    """Where schemas of Avro records on Kafka are kept: `confluent`, a registry; `topic`, a compacted topic alone; or a
+    class of your own, as `package.module:Class` (docs/schemas.md)."""
+    schema_store_topic: Annotated[str, AfterValidator(fields.topic), Group("Schema Registry")] = "helenus-schemas"
+    """Topic of the schemas, with `schema.store=topic`, and of those that wait for the registry."""
+    schema_store_config: Annotated[PassThrough, Group("Schema Registry", "LOW")] = {}
+    """Properties of the class, and `compatibility` of the topic: `BACKWARD` (default) or `NONE`."""
+    key_schema_registration: Annotated[Registration, Group("Schema Registry")] = "block"
+    """While the registry is away, of a schema that it may not have: `block` lets the table's records wait; with `defer`
+    they go on, name the schema by its GUID, and it is registered later (docs/schemas.md). Of keys."""
+    value_schema_registration: Annotated[Registration, Group("Schema Registry")] = "block"
+    """The same, of values."""
     key_converter_schema_registry_url: Annotated[RegistryUrls, Group("Schema Registry", "HIGH")] = ""
     """As `value.converter.schema.registry.url`; keys and values have one registry."""
     value_converter_schema_registry_url: Annotated[
@@ -337,7 +351,8 @@ class ConnectorKeys(StateSettings):
         )
         converters = (info.data.get("key_converter", ""), info.data.get("value_converter", ""))
         has_schemas = is_avro(form, converter) or any(map(has_registry, converters))
-        if cls.needs_registry and not (value or of_keys) and has_schemas:
+        is_in_registry = info.data.get("schema_store", "confluent") == "confluent"
+        if cls.needs_registry and not (value or of_keys) and has_schemas and is_in_registry:
             raise PydanticCustomError("missing", "Avro records need it")
         return value or of_keys
 

@@ -25,6 +25,7 @@ from helenus_connector.config._converters import (
 )
 from helenus_connector.config._topic_creation import check_topic_creation
 from helenus_connector.converters.choice import CLASSES, NO_SCHEMAS, make_converter
+from helenus_connector.schema_store.store_class import find_store_class
 from helenus_connector.transforms.properties import LISTED, check_properties, names_in
 from helenus_schemas.errors import HelenusError
 
@@ -33,6 +34,8 @@ _STRATEGIES = [f"{part}.converter.{part}.subject.name.strategy" for part in ("ke
 _DATA_TOPIC, _KEY_COLUMNS, _DEFAULT_FORMAT = "data.topic", "message.key.columns", "key-value-avro"
 _LONGEST_BATCH_S = 600
 """In which a batch is read that is one transaction, at `query.max.rate`: brokers abort one after fifteen minutes."""
+_STORE = "schema.store"
+_REGISTRATIONS = ("key.schema.registration", "value.schema.registration")
 _TRUE = ("true", "1", "t", "yes", "y", "on")  # as pydantic reads them
 _WITHOUT_ENVELOPE = {None, *get_args(Format)} - set(ENVELOPES)  # None: the default, of which `output.format=` is none
 
@@ -234,21 +237,47 @@ def _is_match(part: str, table: str) -> bool:
         return True
 
 
+def _check_schema_store(connector: ConnectorProperties) -> Problems:
+    """Check that schemas are kept elsewhere, or registered later, only where records name them."""
+    store = connector.values.get(_STORE, "confluent").strip()
+    deferred = [key for key in _REGISTRATIONS if connector.text(key).strip() == "defer"]
+    keys = [*deferred, *([_STORE] if store != "confluent" else [])]
+    if not keys:
+        return
+    possible = formats(*connector.converters)
+    output_format = connector.values.get("output.format", possible[0] if possible else _DEFAULT_FORMAT)
+    reason = None
+    if not connector.needs_registry:
+        reason = "leave it out: a topic on Pulsar keeps its schemas itself"
+    elif not is_avro(output_format, connector.converters[1] or connector.converters[0]):
+        reason = "leave it out: records in JSON have no schema in a store"
+    elif (used := _transforming_key(connector)) is not None:
+        reason = f"not with {used}: schemas are known only when a record is transformed"
+    elif store != "confluent" and deferred:
+        reason = f"not with schema.store={store}: only a registry's schemas are registered later"
+    elif deferred and not _is_true(connector, "value.converter.auto.register.schemas", "true"):
+        reason = "not with value.converter.auto.register.schemas=false: the connector may not register schemas later"
+    elif deferred and _is_true(connector, "value.converter.normalize.schemas", "false"):
+        reason = "not with value.converter.normalize.schemas=true: the registry would give the schema another GUID"
+    if reason is not None:
+        yield keys[0], reason
+    elif ":" in store:
+        try:
+            find_store_class(store)
+        except ValueError as error:
+            yield _STORE, str(error)
+    if store == "topic" and connector.values.get(f"{_STORE}.config.compatibility", "NONE") not in ("BACKWARD", "NONE"):
+        yield f"{_STORE}.config.compatibility", "give BACKWARD or NONE"
+
+
+def _is_true(connector: ConnectorProperties, key: str, default: str) -> bool:
+    return connector.values.get(key, default).strip().lower() in _TRUE
+
+
 def _check_transforms(connector: ConnectorProperties) -> Problems:
     """Check the transforms and predicates, and refuse what can't be with transforms."""
-    transforms, predicates = connector.below("transforms"), connector.below("predicates")
-    yield from check_properties(transforms, predicates)
-    uses = {
-        "transforms": bool(names_in(transforms)),
-        _KEY_COLUMNS: bool(connector.text(_KEY_COLUMNS)),
-        "value.converter": are_converted(*connector.converters),
-        **{
-            key: bool(connector.text(key)) and not connector.text(key).endswith(".TopicNameStrategy")
-            for key in _STRATEGIES
-        },
-        **{f"{side}.converter.use.latest.version": _writes_latest(connector, side) for side in ("key", "value")},
-    }
-    used = next((key for key, is_used in uses.items() if is_used), None)
+    yield from check_properties(connector.below("transforms"), connector.below("predicates"))
+    used = _transforming_key(connector)
     if used is None:
         return
     for key, value, reason in _WITHOUT_TRANSFORMS:
@@ -259,6 +288,21 @@ def _check_transforms(connector: ConnectorProperties) -> Problems:
         yield used, "not with output.format=json: set output.format=key-value-json"
     if not connector.needs_registry:
         yield used, "not on Pulsar: a topic there declares the schemas of its table"
+
+
+def _transforming_key(connector: ConnectorProperties) -> str | None:
+    """Return the key for which records are made in another form first, and then transformed; None without one."""
+    uses = {
+        "transforms": bool(names_in(connector.below("transforms"))),
+        _KEY_COLUMNS: bool(connector.text(_KEY_COLUMNS)),
+        "value.converter": are_converted(*connector.converters),
+        **{
+            key: bool(connector.text(key)) and not connector.text(key).endswith(".TopicNameStrategy")
+            for key in _STRATEGIES
+        },
+        **{f"{side}.converter.use.latest.version": _writes_latest(connector, side) for side in ("key", "value")},
+    }
+    return next((key for key, is_used in uses.items() if is_used), None)
 
 
 def _writes_latest(connector: ConnectorProperties, side: str) -> bool:
@@ -295,4 +339,5 @@ RULES: tuple[Callable[[ConnectorProperties], Problems], ...] = (
     _check_masks,
     _check_skipped,
     _check_transforms,
+    _check_schema_store,
 )

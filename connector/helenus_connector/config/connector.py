@@ -70,6 +70,21 @@ class ConnectorSettings(ConnectorKeys):
         is_converted = has_subjects or are_converted(self.key_converter, self.value_converter)
         return is_converted or bool(names_in(self.record_transforms))
 
+    @property
+    def defers_keys(self) -> bool:
+        """Return whether keys go on while the registry is away, in a schema that it may not have."""
+        return self.key_schema_registration == "defer"
+
+    @property
+    def defers_values(self) -> bool:
+        """Return the same of values."""
+        return self.value_schema_registration == "defer"
+
+    @property
+    def defers_schemas(self) -> bool:
+        """Return whether keys or values go on so."""
+        return self.defers_keys or self.defers_values
+
     def subject_strategy(self, part: Part) -> str:
         """Return the class that names the subjects of keys, or of values."""
         if part == "key":

@@ -10,7 +10,7 @@ from helenus_connector.config.connector import ConnectorSettings
 from helenus_schemas.settings import masking
 from helenus_schemas.settings.properties import ConfigError, Problem
 
-_CLASS_KEY = re.compile(r"(transforms|predicates)\..+\.type", re.DOTALL)
+_CLASS_KEY = re.compile(r"(transforms|predicates)\..+\.type|schema\.store", re.DOTALL)
 _REGISTRY = "value.converter.schema.registry."
 SERVERS = frozenset(
     {f"cassandra.{key}" for key in ("contact.points", "port", "ssl.enabled", "ssl.cafile", "ssl.check.hostname")}

@@ -48,6 +48,8 @@ def _writes(worker: WorkerSettings, table: ConnectorSettings, partitions: int) -
     data_factor = table.data_creation.replication_factor
     data_factor = factor if data_factor is None else data_factor
     yield TopicUse(table.data, ("WRITE",), partitions, data_factor)
+    if table.schema_store == "topic" or table.defers_schemas:
+        yield TopicUse(table.schema_store_topic, ("WRITE", "READ"), 1, factor)
     if not table.markers:
         yield TopicUse(marker_topic(table.data), ("WRITE",), partitions, data_factor)
     if table.exactly_once_support != "disabled":

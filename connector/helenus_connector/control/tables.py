@@ -86,7 +86,9 @@ class TableDefinitions:
         except HelenusError as error:
             if error.kind is not Kind.REGISTRY_UNREACHABLE:
                 raise
-            registry_error = error
+            # Without `registered` it is `validate` that asks: it names what is away.
+            may_defer = settings.defers_keys and settings.defers_values and self._registered is not None
+            registry_error = None if may_defer else error
         finally:
             registry.close()
         tables = self._read_tables(settings)

@@ -13,7 +13,7 @@ from helenus_connector.config.connector import ConnectorSettings
 from helenus_connector.config.state import marker_topic
 from helenus_connector.interfaces.shape import Shape
 from helenus_connector.shape.choice import make_shape
-from helenus_connector.shape.encoding.registry import Registry
+from helenus_connector.shape.encoding.record_schemas import RecordSchemas
 from helenus_connector.shape.row.row import shown_table
 from helenus_connector.shape.schemas import topic_schemas
 from helenus_schemas.codec.key import KeyCodec
@@ -54,7 +54,7 @@ class TableVersions:
 
     current: TableVersion
 
-    def __init__(self, settings: ConnectorSettings, session: Any, registry: Registry | None) -> None:
+    def __init__(self, settings: ConnectorSettings, session: Any, registry: RecordSchemas | None) -> None:
         self._settings = settings
         self._session = session
         self._registry = registry
@@ -62,11 +62,11 @@ class TableVersions:
 
     def follow(self, log: Log, version_request: Any = None) -> None:
         """Apply a new definition: one small read, which may be running already as `version_request`, says whether any
-        schema changed.
+        schema changed. One whose schemas waited for the registry is applied again when they may be registered.
         """
-        self._apply_definition(
-            read_definition(self._session, self._settings, self._schema_state, version_request), log, force=False
-        )
+        force = self._registry is not None and self._registry.is_registration_due
+        state, request = (None, None) if force else (self._schema_state, version_request)
+        self._apply_definition(read_definition(self._session, self._settings, state, request), log, force)
 
     def declare(self, log: Log) -> None:
         """Declare the schemas of the topics that records go to, where the Log keeps schemas."""

@@ -25,7 +25,7 @@ from helenus_connector.pipeline._table_version import TableVersions
 from helenus_connector.pipeline._undeliverable import Undeliverable
 from helenus_connector.pipeline.batch_outcome import BatchOutcome
 from helenus_connector.resolve.merge import StateResolver
-from helenus_connector.shape.encoding.registry import Registry
+from helenus_connector.shape.encoding.registry import RecordSchemas, Registry
 from helenus_connector.shape.row.row import shown_table
 from helenus_schemas.cql.table import Table
 from helenus_schemas.cql.types import CqlType
@@ -50,14 +50,14 @@ class MergedStage:
         log: Log,
         append: Append,
         directory: Path,
-        registered: Path | None = None,
+        schemas: RecordSchemas | None = None,
     ) -> None:
         self.settings = settings
         self.log = log
         self.append = append
         self._session = session
         self._name = f"{settings.keyspace}.{settings.table}"
-        self._registry = None if log.keeps_schemas else Registry(settings, directory / "schemas", registered)
+        self._registry = None if log.keeps_schemas else schemas or Registry(settings, directory / "schemas")
         self._versions = TableVersions(settings, session, self._registry)
         self._budget = budget.budget_for(directory, settings)
         self._undeliverable = Undeliverable(settings)

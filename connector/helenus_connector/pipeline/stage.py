@@ -33,7 +33,7 @@ from helenus_connector.pipeline._untraced import UNTRACED, StageTrace
 from helenus_connector.pipeline.batch_outcome import BatchOutcome
 from helenus_connector.reread.resolver import RereadResolver
 from helenus_connector.resolve.none import WrittenResolver
-from helenus_connector.shape.encoding.registry import Registry
+from helenus_connector.shape.encoding.registry import RecordSchemas, Registry
 from helenus_connector.unconfirmed.unconfirmed_key import MOST_WAITING, UnconfirmedKey
 from helenus_schemas.errors import HelenusError, Kind
 from helenus_schemas.service.failpoints import reach
@@ -46,8 +46,8 @@ _ATTEMPTS = 3
 class Stage:
     """The work on one table's events in one process. Keeps its sessions and statements between batches.
 
-    Its caches lie in `directory`, those that all tables of its connector share in `shared`. `registered` is as in
-    `Registry`.
+    Its caches lie in `directory`, those that all tables of its connector share in `shared`. `schemas` are those of its
+    records, by default in a `Registry`.
     """
 
     def __init__(
@@ -57,13 +57,13 @@ class Stage:
         log: Log,
         directory: Path,
         shared: Path | None = None,
-        registered: Path | None = None,
+        schemas: RecordSchemas | None = None,
     ) -> None:
         self.settings = settings
         self.session = session
         self.log = log
         self._name = f"{settings.keyspace}.{settings.table}"
-        self._registry = None if log.keeps_schemas else Registry(settings, directory / "schemas", registered)
+        self._registry = None if log.keeps_schemas else schemas or Registry(settings, directory / "schemas")
         self._replicas = Replicas(session, settings)
         caches = Caches(directory, settings.cache_max_capacity, settings.cache_expire_after_ms / 1000)
         self._gate: Gate = ChangeGate(self._replicas, caches, settings)

@@ -41,6 +41,8 @@ from helenus_connector.config.run_directory import use
 from helenus_connector.config.worker import WorkerSettings
 from helenus_connector.control.plan import QueryPlan
 from helenus_connector.log.choice import data_log, events_log, own_by_epoch, owned_data_log
+from helenus_connector.schema_registration.choice import record_schemas
+from helenus_connector.shape.encoding.record_schemas import RecordSchemas
 from helenus_connector.shape.encoding.registry import registry_memory
 from helenus_schemas.errors import HelenusError, Kind
 from helenus_schemas.service.cassandra import connect
@@ -343,11 +345,18 @@ def count(kind: str) -> int:
 
 
 class StageParts(NamedTuple):
-    """What a table's stage is made of. `directory` is its group's on this host; `registered` as in `Registry`."""
+    """What a table's stage is made of. `directory` is its group's on this host."""
 
     session: Any
     directory: Path
-    registered: Path
+    settings: ConnectorSettings
+    worker: WorkerSettings
+
+    def schemas(self, log: Log, memory: Path) -> RecordSchemas | None:
+        """Return the schemas of its records, None if the brokers keep them; `memory` is as in `Registry`."""
+        if log.keeps_schemas:
+            return None
+        return record_schemas(self.worker, self.settings, memory, registry_memory(self.worker.checkpoint_dir))
 
 
 def stage_name(plan: QueryPlan, topic: str) -> Name:
@@ -365,7 +374,7 @@ def stage_for(plan: QueryPlan, settings: ConnectorSettings, epoch: int, make: Ca
     def make_stage() -> T:
         directory = use(Path(plan.directory)) / plan.group
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-        return make(StageParts(session_for(settings), directory, registry_memory(plan.worker.checkpoint_dir)))
+        return make(StageParts(session_for(settings), directory, settings, plan.worker))
 
     return reuse(stage_name(plan, settings.events), (epoch, settings), make_stage, settings)
 

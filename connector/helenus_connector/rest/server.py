@@ -24,6 +24,7 @@ from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from helenus_connector import metrics
 from helenus_connector.config.worker import WorkerSettings
 from helenus_connector.control.connectors import Connectors
 from helenus_connector.history import History
@@ -311,7 +312,7 @@ class _Worker:
         """As in Kafka Connect: a check of this may restart the worker, which helps no connector that failed."""
         reason = self._trouble()
         if reason is None:
-            message = "Worker has completed startup and is ready to handle requests."
+            message = f"Worker has completed startup and is ready to handle requests.{metrics.schemas_note()}"
             return JSONResponse({"status": "healthy", "message": message})
         status = "starting" if reason.startswith("starting") else "unhealthy"
         return JSONResponse({"status": status, "message": reason}, 503 if status == "starting" else 500)

@@ -21,7 +21,8 @@ from helenus_connector.converters.subjects import TOPIC_NAME, subject_name
 from helenus_connector.interfaces.image import Image
 from helenus_connector.interfaces.resolved_key import ResolvedKey
 from helenus_connector.interfaces.shape import Record, Shape, ShapedRecord
-from helenus_connector.shape.encoding.forms import frame, register_frame
+from helenus_connector.shape.encoding.forms import register_frame
+from helenus_connector.shape.encoding.frames import frame
 from helenus_connector.shape.encoding.registry import Registry, SchemaIds
 from helenus_connector.transforms.chain import TransformChain
 from helenus_connector.transforms.contract import TransformError

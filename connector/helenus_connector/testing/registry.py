@@ -11,6 +11,7 @@ from typing import Any
 import fastavro
 from confluent_kafka.schema_registry import SchemaRegistryError
 
+from helenus_connector.schema_store.contract import SchemaId
 from helenus_connector.shape.encoding.registry import Registry, SchemaType
 
 
@@ -29,8 +30,8 @@ class MemoryRegistry(Registry):
         self._texts[number] = schema
         return number
 
-    def schema(self, number: int) -> str | None:
-        return self._texts.get(number)
+    def schema(self, schema_id: SchemaId) -> str | None:
+        return self._texts.get(schema_id) if isinstance(schema_id, int) else None
 
     def keep(self, subject: str, schema: str, value: str) -> int:  # noqa: ARG002
         return self.register(subject, schema)

@@ -12,7 +12,8 @@ from typing import Any
 
 from helenus_connector.log.choice import data_schemas, read_data
 from helenus_connector.log.events import Message, OffsetRange
-from helenus_connector.shape.encoding.registry import Registry
+from helenus_connector.schema_registration.choice import record_schemas
+from helenus_connector.shape.encoding.frames import split_frame
 from helenus_connector.verify._contents import Contents, digest
 from helenus_connector.verify._entry import MARKER, NEVER, STRAY, TRUNCATION, VerifyEntry, counts, offset_bytes
 from helenus_connector.verify._job import Task, VerifyJob, numbered, token_of
@@ -23,7 +24,6 @@ from helenus_schemas.errors import HelenusError
 
 OF_SCHEMA = "schema "
 """Prefix of the names of counts of records by their header `schema_id`."""
-_FRAME = 5
 _MOST_SCHEMAS = 100
 
 
@@ -55,11 +55,11 @@ def _schemas(job: VerifyJob) -> Iterator[tuple[Schemas, Schemas]]:
             yield (lambda version: texts(version)[0]), (lambda version: texts(version)[1])
     else:
         with tempfile.TemporaryDirectory() as directory:
-            registry = Registry(job.settings, Path(directory) / "schemas")
+            schemas = record_schemas(job.worker, job.settings, Path(directory) / "schemas")
             try:
-                yield registry.schema, registry.schema
+                yield schemas.schema, schemas.schema
             finally:
-                registry.close()
+                schemas.close()
 
 
 def _none(_: Any) -> str | None:
@@ -167,20 +167,20 @@ class TopicRecords:
     def _key(self, data: bytes | None, message: Message, headers: Headers) -> Any:
         if not self._frames:
             return self._keys.decode(data, _version(message), headers)
-        if data is None or data[:1] != b"\0" or len(data) < _FRAME:
+        if (framed := split_frame(data or b"")) is None:
             raise Malformed("a key without schema")
-        return self._keys.decode(data[_FRAME:], int.from_bytes(data[1:_FRAME], "big"), headers)
+        return self._keys.decode(framed[1], framed[0], headers)
 
     def _digest(self, message: Message, name: bytes, headers: Headers, static: bool) -> bytes | None:
         """Return the digest of a record's value; None if it says that the row is deleted."""
         value = message.value()
         if value is None or value == self._gone:
             return None
-        number = _version(message)
+        number: Any = _version(message)
         if self._frames:
-            if value[:1] != b"\0" or len(value) < _FRAME:
+            if (framed := split_frame(value)) is None:
                 return digest(value)
-            number, value = int.from_bytes(value[1:_FRAME], "big"), value[_FRAME:]
+            number, value = framed
         shown = self._values.value(value, number, headers, static)
         if shown is None or (static and shown == self._contents.no_statics(name)):
             return None

@@ -154,6 +154,13 @@ def incompatibility(existing: Schema, key: Schema, value: Schema) -> str | None:
     return recreated(existing, key) or reason
 
 
+def kept_problem(latest: Schema, key: Schema, value: Schema) -> str | None:
+    """Return why the keys of a subject may not go on by another schema, with values by `value`; None if they may."""
+    if without_names(latest) == without_names(key):
+        return incompatibility(latest, key, value)
+    return recreated(latest, key)
+
+
 def recreated(existing: Schema, key: Schema) -> str | None:
     """Return why new keys may not follow the `existing` ones: those are of a dropped table of this name, with another
     key.

@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import json
-import struct
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from helenus_connector.config.connector import ConnectorSettings
+from helenus_connector.shape.encoding.frames import frame
 from helenus_connector.shape.encoding.registry import SchemaIds
 from helenus_schemas.avro import build as avro
 from helenus_schemas.codec import avro_long, to_avro
 from helenus_schemas.codec import to_json as jsonform
 from helenus_schemas.codec.key import Key, KeyCodec
 from helenus_schemas.cql.table import Column, Table
-
-_FRAME = struct.Struct(">bI")
 
 
 class Form(Protocol):
@@ -155,11 +153,6 @@ def register_key_schemas(
         return frame(registry.register(f"{topic}-{part}-nullable", nullable_schema(table, settings, part)))
 
     return frame(registry.keep(f"{topic}-key", key, value)), truncation, nullable
-
-
-def frame(schema: int) -> bytes:
-    """Return the Confluent wire format's prefix for a schema id."""
-    return _FRAME.pack(0, schema)
 
 
 def register_frame(registry: SchemaIds | None, subject: str, schema: str) -> bytes:

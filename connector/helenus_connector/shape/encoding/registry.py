@@ -16,16 +16,19 @@ import time
 from collections.abc import Callable, Mapping
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 from urllib.parse import quote
 
 import structlog
 from confluent_kafka.schema_registry import Schema, SchemaRegistryClient, SchemaRegistryError
 
 from helenus_connector.config.connector import ConnectorSettings
+from helenus_connector.schema_store.contract import SchemaId
 from helenus_connector.shape.encoding._answer_limit import limit_answers
 from helenus_connector.shape.encoding._logins import log_in, split_logins
 from helenus_connector.shape.encoding._references import avro_text
+from helenus_connector.shape.encoding.record_schemas import RecordSchemas as RecordSchemas
+from helenus_connector.shape.encoding.record_schemas import SchemaIds as SchemaIds
 from helenus_schemas.avro.compare import (
     has_times,
     incompatibility,
@@ -53,13 +56,6 @@ _PATH = f"check the path in {_KEY}.url, which is none for Confluent's registry a
 
 _PRINTED_SCHEMAS = "register what `helenus-connector schemas WORKER_PROPERTIES CONNECTOR_PROPERTIES` prints for it"
 _OWN_SCHEMAS = "what transforms or converters make is known from records only: let the connector register it once"
-
-
-class SchemaIds(Protocol):
-    """Gives schemas their ids: see `Registry`."""
-
-    def register(self, subject: str, schema: str) -> int: ...
-    def keep(self, subject: str, schema: str, value: str) -> int: ...
 
 
 class Registry:
@@ -183,10 +179,28 @@ class Registry:
             raise self._refusal("the records' schema is not compatible with the subject's latest", where)
         return self._request_id(lambda: latest.schema_id, subject), text
 
-    def schema(self, schema_id: int) -> str | None:
+    @property
+    def is_registration_due(self) -> bool:
+        """Return False: what the registry does not take waits."""
+        return False
+
+    def remembered_id(self, subject: str, schema: str) -> int | None:
+        """Return the id of a schema that was registered, without asking; None if this host does not know it. For one
+        that was given to `keep`, the schema of the values follows it.
+        """
+        name = self._cache_name(subject, schema)
+        return self._cached_ids().get(name, self._backup_ids(subject).get(name))
+
+    def remembered_ids(self, subject: str) -> frozenset[int]:
+        """Return all ids under which this host knows schemas of a subject, without asking."""
+        return frozenset(self._backup_ids(subject).values())
+
+    def schema(self, schema_id: SchemaId) -> str | None:
         """Return the schema with this id as text, with the types of those that it refers to; None if the registry has
         none in Avro. Raises HelenusError if it can't be asked.
         """
+        if not isinstance(schema_id, int):
+            return None
         schema = self._look_up(lambda: self._client.get_schema(schema_id), f"of the schema with the id {schema_id}")
         if schema is None or schema.schema_type not in (None, "AVRO"):
             return None

@@ -17,7 +17,8 @@ from helenus_connector.config.connector import ConnectorSettings
 from helenus_connector.interfaces.image import Bounds, Image
 from helenus_connector.interfaces.resolved_key import ResolvedKey
 from helenus_connector.interfaces.shape import Record, ShapedRecord
-from helenus_connector.shape.encoding.forms import Avro, Form, Json, frame, json_encoder, register_key_schemas
+from helenus_connector.shape.encoding.forms import Avro, Form, Json, json_encoder, register_key_schemas
+from helenus_connector.shape.encoding.frames import frame
 from helenus_connector.shape.encoding.registry import SchemaIds
 from helenus_connector.shape.row._row_records import BAD_BYTES, GONE, NO_LOG, OF_SNAPSHOT, READ, RowRecords
 from helenus_schemas.avro import build as avro

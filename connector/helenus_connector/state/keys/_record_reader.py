@@ -18,7 +18,8 @@ from helenus_connector.config.run_directory import use
 from helenus_connector.log.choice import data_schemas, read_data
 from helenus_connector.log.events import Message, OffsetRange
 from helenus_connector.query import worker_process
-from helenus_connector.shape.encoding.registry import Registry
+from helenus_connector.schema_registration.choice import record_schemas
+from helenus_connector.shape.encoding.frames import split_frame
 from helenus_connector.state.keys._key_index import KeyReport
 from helenus_connector.state.keys._plan import FollowedTopic, KeysPlan
 from helenus_connector.state.store.packing import LAST_SECOND
@@ -38,8 +39,6 @@ _SCHEMA = pa.schema(
 )
 _NO_END = -1
 """Where nobody asks how far a data topic was read. On Pulsar that is no number of 64 bits."""
-_FRAME_BYTES = 5
-"""A zero byte and the schema's id, before the key: the registry's wire format."""
 _CHECK_S = 1.0
 _SCOPES = (b"partition", b"range", b"table")
 Schemas = Callable[[Any], str | None]
@@ -120,9 +119,9 @@ def _key_schemas(plan: KeysPlan, settings: ConnectorSettings, keeps_schemas: boo
         return lambda version: texts(version)[0]
     directory = use(Path(plan.directory)) / "state"
     directory.mkdir(mode=0o700, exist_ok=True)
-    registry = Registry(settings, directory / settings.data)
-    resources.callback(registry.close)
-    return registry.schema
+    record_names = record_schemas(plan.worker, settings, directory / settings.data)
+    resources.callback(record_names.close)
+    return record_names.schema
 
 
 class KeyRecords:
@@ -203,9 +202,9 @@ class KeyRecords:
         data = message.key()
         if not self._has_frames:
             return data, getattr(message, "version", -1)
-        if data is None or data[:1] != b"\0" or len(data) < _FRAME_BYTES:
+        if (framed := split_frame(data or b"")) is None:
             raise Malformed("a key without schema")
-        return data[_FRAME_BYTES:], int.from_bytes(data[1:_FRAME_BYTES], "big")
+        return framed[1], framed[0]
 
 
 def _parse_expiry(header: bytes | None) -> int | None:

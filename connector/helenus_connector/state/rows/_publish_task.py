@@ -171,7 +171,8 @@ def stage_of(plan: QueryPlan, settings: ConnectorSettings, is_once: bool = False
     append = partial(log.append, settings.events) if is_once else partial(_append, plan, settings)
 
     def make(parts: StageParts) -> MergedStage:
-        return MergedStage(settings, parts.session, log, append, parts.directory, parts.registered)
+        schemas = parts.schemas(log, parts.directory / "schemas.json")
+        return MergedStage(settings, parts.session, log, append, parts.directory, schemas)
 
     stage = worker_process.stage_for(plan, settings, 0, make)
     stage.log, stage.append = log, append
