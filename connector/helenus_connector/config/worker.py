@@ -49,7 +49,6 @@ _ALIASES: Mapping[str, str | Alias] = {
 
 
 _TAKEN_GROUPS = ("helenus-owners", "helenus-reader")
-_GOES_ON = "workers of a group publish exactly once"
 _NO_TOPIC = re.compile(r"[^a-zA-Z0-9._-]")
 """What no name of a topic of Kafka's has."""
 
@@ -304,12 +303,13 @@ def _in_topic(name: str) -> str:
 
 def _group_conflicts(properties: Mapping[str, str]) -> Iterator[tuple[str, str]]:
     """Settings with which another worker can't go on where the one before it was."""
-    if "pulsar" in (properties.get("log"), properties.get("data.log")):
-        yield "group.id", f"{_GOES_ON}, which takes Kafka for events and records"
+    log = properties.get("log", "kafka")
+    if properties.get("data.log", "") not in ("", log):
+        yield "group.id", "workers of a group have events and records with one message broker"
     if properties.get("fence.writers", "true").strip().lower() == "false":
-        yield "fence.writers", f"{_GOES_ON}, which takes true"
+        yield "fence.writers", "workers of a group fence each other, which takes true"
     if not is_local_master(properties.get("spark.master", "local")):
-        yield "spark.master", f"{_GOES_ON}, which takes local[...]"
+        yield "spark.master", "executors on other hosts know nothing of a group: it takes local[...]"
     if properties.get("group.id") in _TAKEN_GROUPS:
         yield "group.id", "Helenus has that group for something else: give it another name"
     if "standby.timeout.ms" in properties:
