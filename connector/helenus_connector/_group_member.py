@@ -14,6 +14,7 @@ from typing import Any
 import structlog
 from confluent_kafka import TopicPartition
 
+from helenus_connector._threads import run_in_thread
 from helenus_connector.config.worker import WorkerSettings
 from helenus_connector.control.backoff import ReasonLog
 from helenus_connector.control.connectors import Connectors
@@ -150,6 +151,15 @@ class GroupMember:
 
         self._status = StatusTopic(self._worker, self._generation, statuses, lambda: self.leads, self._take_epoch)
         self._status.start()
+        if (journals := self.journals) is not None:
+            names = [connector.settings.name for connector in connectors.all().values()]
+            run_in_thread(lambda: journals.prepare(names)).add_done_callback(self._note_prepared)
+
+    def _note_prepared(self, prepared: Future[None]) -> None:
+        """Note why the journals could not be read early: who needs them reads them later, and says so."""
+        error = prepared.exception()
+        if isinstance(error, HelenusError):
+            self._log_wait(error)
 
     def renew_positions(self, connectors: Connectors) -> None:
         """Now and then, commit once more the positions of connectors that do not run: no batch does."""

@@ -25,9 +25,9 @@ HOUR_S = 3600.0
 
 @dataclass
 class Fault:
-    """Of a `member`, or of the brokers where it is None: from `at` on for `length` s."""
+    """Of a `member`, or of the brokers where it is None: from `begin` on for `length` s."""
 
-    at: float
+    begin: float
     length: float
     member: int | None
     kills: bool = False
@@ -148,24 +148,26 @@ class Simulation:
         for member in self.members:
             self._push(rng.uniform(0, 1.0), member.number, member.run())
 
-    def _push(self, at: float, number: int, thread: Iterator[float]) -> None:
-        heapq.heappush(self._due, (at, next(self._order), number, thread))
+    def _push(self, next_at: float, number: int, thread: Iterator[float]) -> None:
+        heapq.heappush(self._due, (next_at, next(self._order), number, thread))
 
     def run(self, until: float, faults: list[Fault]) -> None:
         away = [fault for fault in faults if fault.member is None]
         while self._due and self._due[0][0] <= until:
-            at, _, number, thread = heapq.heappop(self._due)
-            self.now = max(self.now, at)
-            hung_until = [f.at + f.length for f in faults if f.member == number and f.at <= at < f.at + f.length]
+            now, _, number, thread = heapq.heappop(self._due)
+            self.now = max(self.now, now)
+            hung_until = [
+                f.begin + f.length for f in faults if f.member == number and f.begin <= now < f.begin + f.length
+            ]
             if hung_until:
-                if any(f.kills for f in faults if f.member == number and f.at <= at):
+                if any(f.kills for f in faults if f.member == number and f.begin <= now):
                     self.killed.add(number)
                     continue
                 self._push(max(hung_until), number, thread)
                 continue
-            self.brokers.is_away = any(f.at <= at < f.at + f.length for f in away)
-            self.members[number].now = at
-            self._push(at + next(thread), number, thread)
+            self.brokers.is_away = any(f.begin <= now < f.begin + f.length for f in away)
+            self.members[number].now = now
+            self._push(now + next(thread), number, thread)
         self.now = until
 
     @property
@@ -184,7 +186,7 @@ def faults(count: int) -> st.SearchStrategy[list[Fault]]:
 def test_one_leads_in_the_end_and_stays(count: int, seed: int, latency: float, data: st.DataObject) -> None:
     """Member 0 is never killed: so somebody is there."""
     simulation, drawn = Simulation(count, seed, latency), data.draw(faults(count))
-    quiet_from = max([f.at + f.length for f in drawn if not f.kills] + [f.at for f in drawn] + [0.0])
+    quiet_from = max([f.begin + f.length for f in drawn if not f.kills] + [f.begin for f in drawn] + [0.0])
     simulation.run(quiet_from + CALM_S, drawn)
     (leader,) = simulation.leaders
     assert leader.written_epoch == simulation.brokers.epoch

@@ -44,14 +44,8 @@ def term(number: int) -> TermEpochs:
 
 
 def worker_settings(stack: Stack, directory: Path, group: str) -> WorkerSettings:
-    status = stack.status()
-    properties = {
-        "log": "pulsar",
-        "pulsar.service.url": str(status.pulsar_service_url),
-        "pulsar.admin.url": str(status.pulsar_admin_url),
-        "checkpoint.dir": str(directory),
-        "group.id": group,
-    }
+    own = {"log": "pulsar", "checkpoint.dir": str(directory), "group.id": group}
+    properties = {**stack.status().pulsar(), **own}
     return WorkerSettings.from_properties(properties, "worker")
 
 
@@ -320,8 +314,8 @@ def test_moved_positions(leaders: Leaders) -> None:
     leaders.commit({0: FAR, 1: 5})
     leaders.next()
     positions, topic = PulsarPositions(leaders.journals), leaders.settings.events
-    known = positions.read(leaders.settings, {topic: 2})[topic]
-    assert (known.offsets, known.epoch, known.is_loose) == ({"0": FAR, "1": 5}, 0, False)
+    position = positions.read(leaders.settings, {topic: 2})[topic]
+    assert (position.offsets, position.epoch, position.is_loose) == ({"0": FAR, "1": 5}, 0, False)
     positions.move(leaders.settings, topic, {"0": 3, "1": 4}, 1)
     leaders.next()
     leaders.begin()

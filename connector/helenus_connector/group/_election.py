@@ -25,6 +25,7 @@ from helenus_sinks.pulsar.epochs import term_epoch
 
 _STEPS = 6
 """Of a session: as often a leader writes, and so much silence a look finds at most."""
+_LEAST_STEP_S = 0.1
 _SPREAD, _LONGEST_SPREAD = 0.15, 8.0
 """Of a session: how far the first attempts of candidates are apart, and later ones."""
 _FASTEST_OF = 60
@@ -74,7 +75,7 @@ class Election:
     @property
     def step_s(self) -> float:
         """Return how often a leader writes a sign, and a member looks for one at least."""
-        return min(1.0, self._session_s / _STEPS)
+        return max(_LEAST_STEP_S, min(1.0, self._session_s / _STEPS))
 
     def note_look(self, now: float, signs: Sequence[SignOfLife], is_new: bool = False) -> None:
         """Note a look at the topic up to its end, with what came since the last one. `is_new` says that it never had a

@@ -4,8 +4,8 @@
     claim      have brokers refuse lower epochs, in this topic and in the group's
     look       nobody has a higher one → it leads, and writes a sign every moment
 
-`_election` decides when. Whoever hangs, or is cut off, and then goes on, is refused with its next sign, as with all that
-it writes.
+`_election` decides when. Whoever hangs, or is cut off, and then goes on, is refused with its next sign, as with all
+that it writes.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ import structlog
 
 from helenus_connector.config.worker import WorkerSettings
 from helenus_connector.control.backoff import ReasonLog
-from helenus_connector.group._leader import Leader
 from helenus_connector.group._election import Election, Sign, SignOfLife
+from helenus_connector.group._leader import Leader
 from helenus_connector.log.choice import claim_epochs, data_log, data_planner, keep_topic, read_signals
 from helenus_connector.log.events import Message, OffsetRange, Planner
 from helenus_schemas.errors import Action, HelenusError, Kind

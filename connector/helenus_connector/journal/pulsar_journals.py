@@ -54,6 +54,16 @@ class PulsarJournals:
         self._topics = fenced_topics(worker)
         self._lock = threading.RLock()
         self._journals: dict[str, _Journal] = {}
+        self._unread: set[str] = set()
+
+    def prepare(self, connectors: Collection[str]) -> None:
+        """Take journals over before they are read, which then takes no time. Raises HelenusError."""
+        with self._lock:
+            new = [connector for connector in connectors if connector not in self._journals]
+            if new:
+                self.create(new)
+                self._read(new)
+                self._unread.update(new)
 
     def create(self, connectors: Collection[str]) -> None:
         new = [connector for connector in connectors if connector not in self._journals]
@@ -65,12 +75,21 @@ class PulsarJournals:
         wait: Callable[[float], None] = time.sleep,  # noqa: ARG002
     ) -> dict[str, JournalContent]:
         """Take the journals over from whoever wrote them, and return what they have."""
-        names = {self._worker.journal_topic(connector): connector for connector in connectors}
         with self._lock:
+            topics = {connector: self._worker.journal_topic(connector) for connector in connectors}
+            self._read([name for name in topics if name not in self._unread or not self._topics.owns(topics[name])])
+            self._unread.difference_update(connectors)
+            contents = {connector: self._journals[connector].content for connector in connectors}
+            for connector, content in contents.items():
+                self._journals[connector].content = JournalContent(content.end)  # it may have many MB
+            return contents
+
+    def _read(self, connectors: Collection[str]) -> None:
+        names = {self._worker.journal_topic(connector): connector for connector in connectors}
+        if names:
             self._topics.own(names, self.epochs.take())
             for topic, (records, end) in self._topics.read(names).items():
                 self._journals[names[topic]] = _journal(records, end, topic)
-            return {connector: self._journals[connector].content for connector in connectors}
 
     def ends(self, connectors: Collection[str]) -> dict[str, int]:
         ends = self._topics.ends([self._worker.journal_topic(connector) for connector in connectors])
@@ -90,7 +109,7 @@ class PulsarJournals:
             for connector, counts in partitions.items():
                 for topic, of_topic in self._journals[connector].positions.items():
                     if topic in counts:
-                        positions[topic] = {p: known for p, known in of_topic.items() if int(p) < counts[topic]}
+                        positions[topic] = {p: position for p, position in of_topic.items() if int(p) < counts[topic]}
         return {topic: of_topic for topic, of_topic in positions.items() if of_topic}
 
     def commit(self, connectors: Mapping[str, str], entries: Mapping[str, JournalEntry], positions: Positions) -> None:
@@ -118,12 +137,12 @@ class PulsarJournals:
                 if positions.get(topic):
                     changed.setdefault(connector, {})[topic] = dict(positions[topic])
             for connector, records in by_connector.items():
-                known = self._journals[connector].positions
                 new = changed.get(connector, {})
                 if is_whole:
-                    new = {**known, **new}
+                    new = {**self._journals[connector].positions, **new}
                 records += [FencedRecord(_POSITIONS, _to_text(topic, of_topic)) for topic, of_topic in new.items()]
             written = {self._worker.journal_topic(name): records for name, records in by_connector.items() if records}
+            self._unread.difference_update(by_connector)
             if written:
                 self._topics.commit(written, _COMMIT_TIMEOUT_S)
             for connector, new in changed.items():
@@ -206,7 +225,10 @@ def _journal(records: Iterable[FencedRecord], end: int, topic: str) -> _Journal:
 
 
 def _to_text(topic: str, positions: Mapping[str, GroupPosition]) -> bytes:
-    content = {partition: [known.offset, known.epoch or 0, known.at_ms or 0] for partition, known in positions.items()}
+    content = {
+        partition: [position.offset, position.epoch or 0, position.at_ms or 0]
+        for partition, position in positions.items()
+    }
     return json.dumps({"v": _VERSION, "topic": topic, "positions": content}, separators=(",", ":")).encode()
 
 

@@ -137,7 +137,7 @@ class FencedTopics:
         if errors:
             raise errors[0]
         ends = {offset_range.topic: offset_range.end for offset_range in ranges}
-        return {topic: (found.records, ends[topic]) for topic, found in transactions.items()}
+        return {topic: (of_topic.records, ends[topic]) for topic, of_topic in transactions.items()}
 
     def commit(self, records_by_topic: Mapping[str, Sequence[FencedRecord]], timeout_s: float) -> None:
         """Append the records of each topic as a transaction of its own, and wait until brokers have them. Raises
