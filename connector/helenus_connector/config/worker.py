@@ -76,16 +76,16 @@ class WorkerSettings(ListenerSettings, PulsarSettings, KafkaSettings, LogSetting
     written in transactions on Kafka, where the login needs [rights](security.md#rights-in-kafka) for that, and by
     exclusive producers on Pulsar."""
     offset_storage_topic: Annotated[str, Group("Kafka")] = "helenus-offsets"
-    """How the names of topics begin with what waits of connectors that publish exactly once; the connector's name
-    follows."""
+    """How the names of topics begin with what waits of connectors that publish exactly once, or of a group on Pulsar;
+    the connector's name follows."""
     offset_storage_replication_factor: Annotated[ReplicationFactor, Group("Kafka")] = -1
     """Replication factor of these topics. -1: the brokers' default."""
     group_id: Annotated[str, Group("Worker", "HIGH")] = ""
     """Workers with one `group.id`, each with its own `checkpoint.dir`, elect one that runs the connectors; the others
     [stand by](operations.md#workers-of-a-group). Default: none, the worker is alone."""
     session_timeout_ms: Annotated[Milliseconds, Field(ge=1), Group("Worker", "LOW")] = 6000
-    """After how long without a sign of life of the worker that runs the connectors another one takes over. Brokers take
-    6000 at least (`group.min.session.timeout.ms`)."""
+    """After how long without a sign of life of the worker that runs the connectors another one takes over. Kafka's
+    brokers take 6000 at least (`group.min.session.timeout.ms`)."""
     config_storage_topic: Annotated[str, Group("Kafka")] = "helenus-configs"
     """How the name of the topic begins with what the workers of a group share: connectors, with their passwords, and
     how far snapshots are; the group's id follows."""
