@@ -235,6 +235,8 @@ class _PulsarOwnership:
     def claim(self, tasks: Sequence[Written], had: Collection[str], stopping: Stopping) -> Claimed:
         if self._term is not None:
             # Only the group says who leads: a leader that hung takes nothing from a later one.
+            new = [task for task in tasks if task.events not in had]
+            self._proven.difference_update(topic for task in new for topic in task.data_topics)
             return self._claim(tasks, {task.events: self._term_epoch for task in tasks}, {}, stopping)
         # 1. Whoever had a topic that this worker did not have: its first epoch here is higher.
         new = [task for task in tasks if task.events not in had]

@@ -91,8 +91,9 @@ class Election:
                 self._silence_s = max(self._silence_s, self._session_s)
                 continue
             self._silence_s = min(self._silence_s, age_s)
-            if sign.sign is Sign.LEADER:
+            if sign.sign is Sign.LEADER and self._spread > _SPREAD:  # the contest is over
                 self._spread = _SPREAD
+                self._delay_s = self._random() * _SPREAD * self._session_s
             if self._claimed is not None and sign.epoch >= self._claimed:
                 self.note_refused(now, sign.epoch)
         if not self._has_looked and is_new:

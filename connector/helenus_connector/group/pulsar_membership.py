@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import random
 import threading
 import time
@@ -33,6 +34,8 @@ _log = structlog.get_logger(__name__)
 _CONFIG = {"retention.ms": "60000"}
 """Signs of before are nothing worth."""
 _PARTITION = 0
+_HIGHEST_EPOCH = 1 << 62
+"""Far above any time: brokers keep an epoch in 63 bits."""
 _LOOKS = 2
 """In the time between two signs."""
 _LEAVE_S = 5.0
@@ -183,6 +186,8 @@ class PulsarMembership:
         with contextlib.suppress(ValueError, RecursionError):
             match json.loads(message.value() or b"null"):
                 case {"sign": str(sign), "member": str(member), "epoch": int(epoch), "sent_s": float(sent_s), **more}:
+                    if not 0 <= epoch <= _HIGHEST_EPOCH or not math.isfinite(sent_s):
+                        return None
                     leader = Leader.from_value(more.get("leader"))
                     if leader is not None and leader != self._noted:
                         self._noted = leader

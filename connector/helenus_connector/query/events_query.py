@@ -259,8 +259,11 @@ class EventsQuery(QueryRunner):
         """Have these tasks' topics begin where the journals of a group are, on Pulsar."""
         self._claim(tasks)
         for task in tasks.values():
-            if task.settings.exactly_once_support != "disabled":
-                self._note_obstacle(task, obstacle(self._worker, task.settings))
+            reason = obstacle(self._worker, task.settings)
+            if task.settings.exactly_once_support == "required":
+                note_failed_attempt(task, not_supported(task.settings, reason), time.time())
+            elif task.settings.exactly_once_support == "requested":
+                self._warn_of(task, reason)
         restored = {topic: task for topic, task in tasks.items() if self._ownership.owns([topic]) and not task.error}
         if restored:
             memory = DriverMemory(self._held_positions, self._unconfirmed, self._waiting)
@@ -300,6 +303,10 @@ class EventsQuery(QueryRunner):
             note_failed_attempt(task, not_supported(task.settings, reason), time.time())
             return
         self._repeating.add(task.events)
+        self._warn_of(task, reason)
+
+    def _warn_of(self, task: Task, reason: str) -> None:
+        """Warn, once, that a table's records may be repeated."""
         if task.events not in self._warned_of:
             self._warned_of.add(task.events)
             does = "records of a batch that is done again are repeated"
