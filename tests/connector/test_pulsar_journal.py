@@ -71,8 +71,9 @@ def record(key: str, value: str | None = "v") -> FencedRecord:
 
 
 def read(topics: FencedTopics, name: str) -> list[tuple[str, str | None]]:
-    records, _ = topics.read([name])[name]
-    return [(r.key.decode(), None if r.value is None else r.value.decode()) for r in records]
+    content = topics.read([name])[name]
+    assert content.error is None
+    return [(r.key.decode(), None if r.value is None else r.value.decode()) for r in content.records]
 
 
 def test_a_former_owner_writes_nothing(topics: Callable[[], FencedTopics], worker: WorkerSettings) -> None:

@@ -64,15 +64,17 @@ class PulsarTopicWriter:
         else:
             self._topics.own([self._name], epoch)
         try:
-            records, end = self._topics.read([self._name])[self._name]
-            self.values = self._values(records)
+            content = self._topics.read([self._name])[self._name]
+            if content.error is not None:
+                raise content.error
+            self.values = self._values(content.records)
         except HelenusError:
             self._topics.disown(self._name)
             raise
         whole = [FencedRecord(_BEGIN, b"{}"), *(_record(key, value) for key, value in self.values.items())]
         self._topics.commit({self._name: whole}, _seconds(deadline))
         try:
-            self._topics.trim({self._name: end})
+            self._topics.trim({self._name: content.end})
         except HelenusError as error:  # the next start reads more
             _log.warning("journal.not_deleted", topics=1, error=error.what, advice=error.advice)
 

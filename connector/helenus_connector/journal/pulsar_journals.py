@@ -25,7 +25,7 @@ from helenus_connector.journal._positions import GroupPosition as GroupPosition
 from helenus_connector.journal._positions import Positions
 from helenus_connector.journal._topic import JournalContent
 from helenus_connector.log.choice import fenced_topics
-from helenus_connector.log.events import FencedRecord
+from helenus_connector.log.events import FencedContent, FencedRecord
 from helenus_schemas.errors import HelenusError, Kind
 from helenus_sinks.pulsar.epochs import TermEpochs
 
@@ -88,8 +88,8 @@ class PulsarJournals:
         names = {self._worker.journal_topic(connector): connector for connector in connectors}
         if names:
             self._topics.own(names, self.epochs.take())
-            for topic, (records, end) in self._topics.read(names).items():
-                self._journals[names[topic]] = _journal(records, end, topic)
+            for topic, content in self._topics.read(names).items():
+                self._journals[names[topic]] = _journal(content, topic)
 
     def ends(self, connectors: Collection[str]) -> dict[str, int]:
         ends = self._topics.ends([self._worker.journal_topic(connector) for connector in connectors])
@@ -208,9 +208,9 @@ class PulsarPositions:
         """Do nothing: a journal keeps positions for as long as it is there."""
 
 
-def _journal(records: Iterable[FencedRecord], end: int, topic: str) -> _Journal:
-    journal = _Journal(JournalContent(end))
-    for record in records:
+def _journal(content: FencedContent, topic: str) -> _Journal:
+    journal = _Journal(JournalContent(content.end, error=content.error))
+    for record in content.records:
         where = f"topic {topic}, offset {record.offset}"
         try:
             if record.key == _POSITIONS:

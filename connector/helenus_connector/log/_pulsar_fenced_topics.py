@@ -18,9 +18,10 @@ from collections.abc import Collection, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 
+from helenus_connector.log._pulsar_offsets import offset, parts
 from helenus_connector.log._pulsar_planner import PulsarPlanner
 from helenus_connector.log._pulsar_reader import PulsarMessage, read, records
-from helenus_connector.log.events import FencedRecord, OffsetRange
+from helenus_connector.log.events import FencedContent, FencedRecord, OffsetRange
 from helenus_schemas.errors import HelenusError, Kind
 from helenus_sinks.pulsar.config import PulsarConfig
 from helenus_sinks.pulsar.log import PulsarLog
@@ -36,7 +37,9 @@ _DAMAGED = "delete the topic while no worker runs: what it has is lost then"
 
 @dataclass
 class Transactions:
-    """The records of complete transactions, from messages in their order."""
+    """The records of complete transactions, from messages in their order, each with the offset of its transaction's
+    first.
+    """
 
     records: list[FencedRecord] = field(default_factory=list)
     _open: list[FencedRecord] = field(default_factory=list)
@@ -55,7 +58,7 @@ class Transactions:
             return
         if index > len(self._open):
             raise ValueError("a record of a transaction is missing")
-        self._open.append(message)
+        self._open.append(message._replace(offset=self._open[0].offset) if self._open else message)
         if _LAST in headers:
             self.records += self._open
             self._open, self._last_id = [], transaction
@@ -117,9 +120,9 @@ class FencedTopics:
         with closing(PulsarPlanner(self._config)) as planner:
             return {topic: planner.unread(SUBSCRIPTION, topic, PARTITION).end for topic in topics}
 
-    def read(self, topics: Collection[str]) -> dict[str, tuple[list[FencedRecord], int]]:
-        """Return the records of each topic since the last trim, in order, and its end. The end stays where it is while
-        the topic is owned. Raises HelenusError: STATE for records of another program, and the brokers' errors.
+    def read(self, topics: Collection[str]) -> dict[str, FencedContent]:
+        """Return the content of each topic since the last trim. The end stays where it is while the topic is owned.
+        Raises the brokers' errors.
         """
         with closing(PulsarPlanner(self._config)) as planner:
             ranges = [planner.unread(SUBSCRIPTION, topic, PARTITION) for topic in topics]
@@ -132,12 +135,16 @@ class FencedTopics:
         def note_failed(_: OffsetRange, error: HelenusError) -> None:
             errors.append(error)
 
+        damaged: dict[str, HelenusError] = {}
         for chunk in read(self._config, ranges, "continue", note_lost, note_failed, records):
-            _add_all(transactions[chunk[0].topic()], chunk, self._where(chunk[0].topic()))
+            topic = chunk[0].topic()
+            try:
+                _add_all(transactions[topic], chunk, self._where(topic))
+            except HelenusError as error:
+                damaged.setdefault(topic, error)
         if errors:
             raise errors[0]
-        ends = {offset_range.topic: offset_range.end for offset_range in ranges}
-        return {topic: (of_topic.records, ends[topic]) for topic, of_topic in transactions.items()}
+        return {r.topic: FencedContent(transactions[r.topic].records, r.end, damaged.get(r.topic)) for r in ranges}
 
     def commit(self, records_by_topic: Mapping[str, Sequence[FencedRecord]], timeout_s: float) -> None:
         """Append the records of each topic as a transaction of its own, and wait until brokers have them. Raises
@@ -160,9 +167,12 @@ class FencedTopics:
             self._epochs |= epochs
 
     def trim(self, offsets: Mapping[str, int]) -> None:
-        """Let brokers drop what is before these offsets. Raises HelenusError: what is not dropped is read again."""
+        """Let brokers drop what is before these begins, or ends, of transactions. Raises HelenusError: what is not
+        dropped is read again.
+        """
+        positions = {topic: {str(PARTITION): _entry_begin(place)} for topic, place in offsets.items() if place}
         with closing(PulsarPlanner(self._config)) as planner:
-            planner.commit(SUBSCRIPTION, {topic: {str(PARTITION): offset} for topic, offset in offsets.items()})
+            planner.commit(SUBSCRIPTION, positions)
 
     def close(self) -> None:
         """Append nothing more. Any thread may call this."""
@@ -174,6 +184,12 @@ class FencedTopics:
 
     def _where(self, topic: str) -> str:
         return f"{self._config.service_url}, topic {topic}"
+
+
+def _entry_begin(number: int) -> int:
+    """Return where the entry begins that a transaction begins, or the one after that which ends a transaction."""
+    ledger, entry, index = parts(number)
+    return offset(ledger, entry + 1, 0) if index else number
 
 
 def _add_all(transactions: Transactions, chunk: Sequence[PulsarMessage], where: str) -> None:

@@ -73,6 +73,15 @@ class FencedRecord(NamedTuple):
     offset: int = -1
 
 
+@dataclass(frozen=True)
+class FencedContent:
+    """The records of such a topic, in order, and where it ends. `error` is why they can't be trusted."""
+
+    records: list[FencedRecord]
+    end: int
+    error: HelenusError | None = None
+
+
 class Message(Protocol):
     """A record that was read, with the methods of confluent-kafka's messages; times in ms since the epoch."""
 
