@@ -73,6 +73,12 @@ def seconds_to_record(pipeline: Pipeline) -> float:
     return time.monotonic() - begun
 
 
+def note(group: WorkerGroup, fault: str, seconds: float) -> None:
+    """Note after how many seconds the next record came, for people."""
+    with (group.pipeline.directory / "seconds").open("a") as file:
+        file.write(f"{fault} {seconds:.1f}\n")
+
+
 def pair(group: WorkerGroup) -> tuple[Command, Command]:
     """The one that leads, and the other, which stands by."""
     leader = group.await_leader()
@@ -107,13 +113,13 @@ def test_one_leads_and_the_other_stands_by(group: WorkerGroup, session: Any) -> 
     assert standby.total("helenus_connector_records_total") == 0
 
 
-def test_the_leader_is_killed(group: WorkerGroup, session: Any, record_property: Any) -> None:
+def test_the_leader_is_killed(group: WorkerGroup, session: Any) -> None:
     leader, standby = pair(group)
     with in_order(group, session):
         time.sleep(3)
         leader.kill()
         seconds = seconds_to_record(group.pipeline)
-        record_property("seconds to the next record", seconds)
+        note(group, "killed", seconds)
         assert group.await_leader([standby]) is standby
         leader.start()
         group.await_standby(leader)
@@ -121,7 +127,7 @@ def test_the_leader_is_killed(group: WorkerGroup, session: Any, record_property:
     assert len(lines(standby, "worker.leads")) == 1
 
 
-def test_the_leader_hangs_and_goes_on(group: WorkerGroup, session: Any, record_property: Any) -> None:
+def test_the_leader_hangs_and_goes_on(group: WorkerGroup, session: Any) -> None:
     leader, standby = pair(group)
     assert leader.process is not None
     pid, replaced = leader.process.pid, len(lines(leader, "worker.replaced"))
@@ -129,7 +135,7 @@ def test_the_leader_hangs_and_goes_on(group: WorkerGroup, session: Any, record_p
         time.sleep(3)
         with stopped(leader):
             seconds = seconds_to_record(group.pipeline)
-            record_property("seconds to the next record", seconds)
+            note(group, "stopped", seconds)
             assert group.await_leader([standby]) is standby
             time.sleep(STOPPED_S)
         group.await_standby(leader)
@@ -140,7 +146,7 @@ def test_the_leader_hangs_and_goes_on(group: WorkerGroup, session: Any, record_p
     assert leader.process.pid == pid
 
 
-def test_workers_are_restarted_one_after_the_other(group: WorkerGroup, session: Any, record_property: Any) -> None:
+def test_workers_are_restarted_one_after_the_other(group: WorkerGroup, session: Any) -> None:
     leader, standby = pair(group)
     longest = 0.0
     with in_order(group, session):
@@ -150,7 +156,7 @@ def test_workers_are_restarted_one_after_the_other(group: WorkerGroup, session: 
             longest = max(longest, seconds_to_record(group.pipeline))
             worker.start()
             eventually(lambda w=worker: w.health()[0] == 200, worker.tail)  # type: ignore[misc]
-    record_property("longest pause", longest)
+    note(group, "restarted", longest)
 
 
 def test_what_is_done_over_rest_is_known_to_the_next_leader(group: WorkerGroup, session: Any) -> None:

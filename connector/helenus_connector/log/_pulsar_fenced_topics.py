@@ -24,6 +24,7 @@ from helenus_connector.log._pulsar_reader import PulsarMessage, read, records
 from helenus_connector.log.events import FencedContent, FencedRecord, OffsetRange
 from helenus_schemas.errors import HelenusError, Kind
 from helenus_sinks.pulsar.config import PulsarConfig
+from helenus_sinks.pulsar.errors import pulsar_error
 from helenus_sinks.pulsar.log import PulsarLog
 from helenus_sinks.pulsar.owners import claim
 
@@ -153,7 +154,7 @@ class FencedTopics:
         """
         with self._lock:
             if missing := [topic for topic in records_by_topic if not self.owns(topic)]:
-                raise HelenusError(Kind.BROKER_UNREACHABLE, "an earlier write failed", self._where(missing[0]))
+                raise pulsar_error(Kind.BROKER_UNREACHABLE, "an earlier write failed", self._where(missing[0]))
             epochs = {topic: self._epochs.pop(topic) for topic in records_by_topic}
             for topic, topic_records in records_by_topic.items():
                 self._counts[topic] += 1
