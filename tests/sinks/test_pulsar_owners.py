@@ -254,10 +254,10 @@ def test_a_kept_producer_stays_until_its_epoch_changes(epochs: Epochs, brokers: 
 
 def test_a_terms_epochs() -> None:
     term = TermEpochs(first_epoch(NOW_MS, 5))
-    taken = [term.take() for _ in range(1000)]
-    assert all(later - earlier == 2 for earlier, later in pairwise(taken))
+    epochs = [term.take() for _ in range(1000)]
+    assert all(later - earlier == 2 for earlier, later in pairwise(epochs))
     for hours in (-12, 0, 12):
-        assert term_epoch(NOW_MS + hours * 3_600_000, 0, taken[-1]) > taken[-1] + 1_000_000
+        assert term_epoch(NOW_MS + hours * 3_600_000, 0, epochs[-1]) > epochs[-1] + 1_000_000
     assert term_epoch(NOW_MS, 7, 0) == first_epoch(NOW_MS, 7)
 
 

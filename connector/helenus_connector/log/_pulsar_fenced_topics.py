@@ -171,7 +171,7 @@ class FencedTopics:
         """Let brokers drop what is before these begins, or ends, of transactions. Raises HelenusError: what is not
         dropped is read again.
         """
-        positions = {topic: {str(PARTITION): _entry_begin(place)} for topic, place in offsets.items() if place}
+        positions = {topic: {str(PARTITION): _entry_begin(number)} for topic, number in offsets.items() if number}
         with closing(PulsarPlanner(self._config)) as planner:
             planner.commit(SUBSCRIPTION, positions)
 
