@@ -16,7 +16,7 @@ GROUPS = """
 agent/test_live+agent/test_schema_live stack/test_demo stack/test_stack
 agent/test_secure+integration/test_secure_connector integration/test_secure_pulsar
 agent/test_pulsar_live+agent/test_pulsar_same_live+stack/test_pulsar+sinks/test_pulsar+connector/test_pulsar_events+\
-sinks/test_pulsar_java+stack/test_readers
+sinks/test_pulsar_java+stack/test_readers+connector/test_pulsar_journal+connector/test_pulsar_group_live
 sinks/test_kafka+connector/test_kafka_live+connector/test_group_live
 agent/test_modes_live agent/test_versions agent/test_property_live
 
@@ -27,7 +27,7 @@ integration/test_evolution+integration/test_path+integration/test_envelope+integ
 integration/test_cep44+integration/test_debezium_cassandra+integration/test_transforms+integration/test_hidden_values
 integration/test_cassandra_versions
 integration/test_snapshot integration/test_exactly_once integration/test_worker_group
-integration/test_failures integration/test_pulsar_edges
+integration/test_failures integration/test_pulsar_edges integration/test_worker_group_pulsar
 integration/test_spark_cluster
 integration/test_evidence integration/test_debezium_file integration/test_bad_input integration/test_cells
 integration/test_groups integration/test_large integration/test_nodes_away integration/test_busy_machine
