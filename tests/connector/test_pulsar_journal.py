@@ -208,7 +208,6 @@ class Leaders:
                 "cassandra.contact.points": "h",
                 "cassandra.local.dc": "dc1",
                 "value.converter.schema.registry.url": "http://h:1",
-                "topic.prefix": "events-",
             },
             "connector",
         )
