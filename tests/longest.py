@@ -17,7 +17,7 @@ agent/test_live+agent/test_schema_live+agent/test_state_store_live stack/test_de
 agent/test_secure+agent/test_statements_live+integration/test_secure_connector+integration/test_replicate_secure
 integration/test_secure_pulsar
 agent/test_pulsar_live+agent/test_pulsar_same_live+stack/test_pulsar+sinks/test_pulsar+connector/test_pulsar_events+\
-sinks/test_pulsar_java+stack/test_readers
+sinks/test_pulsar_java+stack/test_readers+connector/test_pulsar_journal+connector/test_pulsar_group_live
 sinks/test_kafka+connector/test_kafka_live+connector/test_group_live
 agent/test_modes_live agent/test_versions agent/test_property_live
 
@@ -29,7 +29,7 @@ integration/test_cep44+integration/test_debezium_cassandra+integration/test_tran
 integration/test_cassandra_versions
 integration/test_snapshot integration/test_exactly_once integration/test_worker_group
 integration/test_failures integration/test_schema_topic integration/test_pulsar_edges
-integration/test_spark_cluster integration/test_replicate
+integration/test_worker_group_pulsar integration/test_spark_cluster integration/test_replicate
 integration/test_evidence integration/test_debezium_file integration/test_bad_input integration/test_cells
 integration/test_statements integration/test_schema_stores
 integration/test_groups integration/test_large integration/test_nodes_away integration/test_busy_machine

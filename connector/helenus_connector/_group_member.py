@@ -14,17 +14,21 @@ from typing import Any
 import structlog
 from confluent_kafka import TopicPartition
 
+from helenus_connector._threads import run_in_thread
 from helenus_connector.config.worker import WorkerSettings
 from helenus_connector.control.backoff import ReasonLog
 from helenus_connector.control.connectors import Connectors
 from helenus_connector.control.documents import ConnectorFile, Document
+from helenus_connector.control.positions import BrokerPositions
 from helenus_connector.control.status import ConnectorStatus
 from helenus_connector.group.documents import ConnectorRecords, SnapshotRecords, connector_values, snapshot_values
 from helenus_connector.group.membership import GroupMembership
+from helenus_connector.group.pulsar_membership import PulsarMembership
 from helenus_connector.group.shared_topic import SharedTopic
 from helenus_connector.group.status_topic import StatusTopic
 from helenus_connector.group.term import announce_term, begin_term, check_directory
 from helenus_connector.journal.committed import CommittedPositions
+from helenus_connector.journal.pulsar_journals import PulsarJournals, PulsarPositions
 from helenus_connector.snapshot.snapshot_store import SnapshotFile
 from helenus_schemas.errors import Action, HelenusError, Kind
 
@@ -55,9 +59,17 @@ class GroupMember:
     def __init__(self, worker: WorkerSettings, changed: threading.Event) -> None:
         self._worker = worker
         self._changed = changed
-        self._topic = SharedTopic(worker)
-        self._membership = GroupMembership(worker, changed.set)
         self._starting: str | None = None
+        self._membership: GroupMembership | PulsarMembership
+        self._take_epoch: Callable[[str], tuple[int, bool]] | None = None
+        if worker.log == "pulsar":
+            self._membership = PulsarMembership(worker, changed.set, lambda: self._starting is None)
+            self._take_epoch = self._membership.take_epoch
+        else:
+            self._membership = GroupMembership(worker, changed.set)
+        self._topic = SharedTopic(worker, self._take_epoch)
+        self.journals: PulsarJournals | None = None
+        """On Pulsar, of this leader."""
         self._warming_up: Future[None] | None = None
         self._wait_reasons = ReasonLog()
         directory = worker.checkpoint_dir.absolute()
@@ -120,6 +132,12 @@ class GroupMember:
             return starting or f"starting: no worker leads the group {group} yet"
         return starting or f"standby: {leader.worker_id} leads the group {group}"
 
+    def positions(self) -> BrokerPositions:
+        """Return the positions of connectors, while this worker leads."""
+        if self.journals is not None:
+            return PulsarPositions(self.journals)
+        return CommittedPositions(self._worker, self.commit)
+
     def commit(self, group: str, positions: Sequence[TopicPartition]) -> None:
         """Commit positions of a consumer group, while this worker leads. Raises HelenusError: NOT_OWNER."""
         self._topic.update(lambda _: {}, {group: positions})
@@ -131,15 +149,24 @@ class GroupMember:
             with connectors.lock:
                 return {name: connector.status() for name, connector in connectors.all_with_files().items()}
 
-        self._status = StatusTopic(self._worker, self._generation, statuses, lambda: self.leads)
+        self._status = StatusTopic(self._worker, self._generation, statuses, lambda: self.leads, self._take_epoch)
         self._status.start()
+        if (journals := self.journals) is not None:
+            names = [connector.settings.name for connector in connectors.all().values()]
+            run_in_thread(lambda: journals.prepare(names)).add_done_callback(self._note_prepared)
+
+    def _note_prepared(self, prepared: Future[None]) -> None:
+        """Note why the journals could not be read early: who needs them reads them later, and says so."""
+        error = prepared.exception()
+        if isinstance(error, HelenusError):
+            self._log_wait(error)
 
     def renew_positions(self, connectors: Connectors) -> None:
         """Now and then, commit once more the positions of connectors that do not run: no batch does."""
         if time.monotonic() - self._renewed_at < _RENEW_S:
             return
         self._renewed_at = time.monotonic()
-        positions = CommittedPositions(self._worker, self.commit)
+        positions = self.positions()
         for connector in connectors.all().values():
             idle_topics = [
                 task.events for task in list(connector.tasks.values()) if connector.wanted != "RUNNING" or task.error
@@ -165,6 +192,8 @@ class GroupMember:
                 self._status.close()
             self._membership.leave()
             self._topic.close()
+            if self.journals is not None:
+                self.journals.close()
 
     def _await_topic(self, stopping: Callable[[], bool], may_wait: Callable[[], bool]) -> None:
         while not stopping():
@@ -194,6 +223,8 @@ class GroupMember:
             return False
         former = self._topic.former
         begin_term(directory, former, leader)
+        if isinstance(self._membership, PulsarMembership) and self._membership.epochs is not None:
+            self.journals = PulsarJournals(self._worker, self._membership.epochs)
         self._membership.note_begun(leader)
         self._generation = leader.number
         self.term = f"{self._worker.group_name}#{leader.number}"

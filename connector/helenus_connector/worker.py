@@ -201,7 +201,7 @@ class Worker:
             return False
         self._started = time.monotonic()
         self.connectors.document, self.connectors.term = member.connectors, member.term
-        self.connectors.broker_positions = CommittedPositions(self.worker, member.commit)
+        self.connectors.broker_positions = member.positions()
         return True
 
     def _serve(self, listener: RestListener | None) -> RestListener:
@@ -374,7 +374,9 @@ class Worker:
     def _new_query(self, group: str, directory: Path) -> EventsQuery | RowsQuery:
         if self._has_rows(group):
             return RowsQuery(self.worker, self.connectors, group, directory, self.snapshots)
-        return EventsQuery(self.worker, self.connectors, group, directory, self.snapshots.need, self._spans)
+        journals = None if self._member is None else self._member.journals
+        need = self.snapshots.need
+        return EventsQuery(self.worker, self.connectors, group, directory, need, self._spans, journals)
 
     def _end_empty_groups(self, directory: Path) -> None:
         """End the queries that no connector has any more, or whose `state` is another. One that comes again gets

@@ -7,7 +7,7 @@ import math
 import os
 import pickle
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -25,6 +25,7 @@ from helenus_connector.control.status import Connector, Task
 from helenus_connector.gate.waiting import WaitingChanges
 from helenus_connector.interfaces.event import Event, Gap, WaitingChange
 from helenus_connector.interfaces.gate import GateState, GateWaits
+from helenus_connector.journal._entry import JournalEntry
 from helenus_connector.pipeline.batch_outcome import BatchOutcome
 from helenus_connector.query import _driver_batch as batches
 from helenus_connector.query import _spark_job as job
@@ -378,6 +379,43 @@ def test_a_restarted_query_knows_its_unconfirmed_keys(query: Query) -> None:
     restarted.process(Frame(fine(A, 10)), 1)
     assert restarted.unconfirmed.counts(A) == (1, 26)
     assert [p.image for p in restarted.unconfirmed.select_due(math.inf, 9)] == [None]
+
+
+def test_what_a_batch_left_is_written_to_a_journal_before_it_ends(query: Query) -> None:
+    """As it was before the driver's memory took it over; of a table that failed nothing."""
+    written: list[tuple[int, dict[str, list[bytes]]]] = []
+    error = HelenusError(Kind.BROKER_UNREACHABLE, "no answer")
+    errors: list[HelenusError] = []
+
+    def commit(batch: int, entries: Mapping[str, list[bytes]]) -> None:
+        assert query.held.offsets() == {B: {"0": 3}}, "the outcome is applied"
+        written.append((batch, dict(entries)))
+        if errors:
+            raise errors.pop()
+
+    journaled = DriverBatches(
+        query._planned,
+        query._planned,
+        query.held,
+        query.unconfirmed,
+        query.waiting,
+        lambda *_: None,
+        commit_outcomes=commit,
+    )
+    query.plan(0, a=10, b=10)
+    result = fine(A, 0)
+    assert result.outcome is not None
+    result.outcome.waiting.append(UnconfirmedKey(A, 0, b"k", 0, copies=26, since=time.time()))
+    journaled.process(Frame(result, failed(B, 3)), 0)
+    ((batch, entries),) = written
+    assert (batch, entries.keys()) == (0, {A})
+    (entry,) = (JournalEntry.from_record(record, "") for record in entries[A])
+    assert [(key.key, key.copies) for key in entry.waiting] == [(b"k", 26)]
+    query.plan(1, a=20, b=20)
+    errors.append(error)
+    with pytest.raises(HelenusError, match="no answer"):  # Spark commits nothing, and the next run reads the journal
+        journaled.process(Frame(fine(A, 10), failed(B, 3)), 1)
+    assert written[1] == (1, {A: []}), "the positions moved"
 
 
 def test_held_positions_are_on_disk_before_the_batch_ends(query: Query, monkeypatch: pytest.MonkeyPatch) -> None:

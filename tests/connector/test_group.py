@@ -185,8 +185,8 @@ def test_a_directory_of_states_is_of_no_group(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("more", "reason"),
     [
-        ({"log": "pulsar", "pulsar.service.url": "pulsar://h:1"}, "takes Kafka"),
-        ({"data.log": "pulsar", "pulsar.service.url": "pulsar://h:1"}, "takes Kafka"),
+        ({"log": "pulsar", "data.log": "kafka", "pulsar.service.url": "pulsar://h:1"}, "with one message broker"),
+        ({"data.log": "pulsar", "pulsar.service.url": "pulsar://h:1"}, "with one message broker"),
         ({"fence.writers": "false"}, "fence.writers"),
         ({"spark.master": "yarn"}, "local"),
         ({"standby.timeout.ms": "-1"}, "leave it out"),
@@ -205,6 +205,16 @@ def test_connectors_of_a_group_publish_exactly_once() -> None:
         assert worker.model.read_settings({**CONNECTOR, **own}, "c").exactly_once_support == "required"
     alone = WorkerSettings.from_properties({**WORKER, "group.id": ""}, "worker.properties")
     assert alone.model.read_settings(CONNECTOR, "c").exactly_once_support == "disabled"
+
+
+def test_connectors_of_a_group_on_pulsar() -> None:
+    on_pulsar = {"log": "pulsar", "pulsar.service.url": "pulsar://h:1"}
+    worker = WorkerSettings.from_properties({**WORKER, **on_pulsar}, "worker.properties")
+    connector = {key: text for key, text in CONNECTOR.items() if not key.startswith("value.converter")}
+    assert worker.model.read_settings(connector, "c").exactly_once_support == "disabled"
+    for state in ("rows", "keys"):
+        with pytest.raises(ConfigError, match="another worker of the group"):
+            worker.model.read_settings({**connector, "state": state}, "c")
 
 
 @pytest.mark.parametrize(

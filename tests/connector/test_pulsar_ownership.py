@@ -17,7 +17,7 @@ from helenus_connector.control.plan import QueryPlan
 from helenus_connector.control.topic_ownership import TopicOwnership
 from helenus_connector.query import worker_process
 from helenus_schemas.errors import HelenusError, Kind
-from helenus_sinks.pulsar.epochs import EpochOwner, taken_over
+from helenus_sinks.pulsar.epochs import EpochOwner, TermEpochs, first_epoch, taken_over
 
 
 class Brokers:
@@ -134,6 +134,27 @@ def test_a_later_run_of_a_worker_takes_nothing_back(tmp_path: Path, brokers: Bro
     assert first.owns(["events-a", "events-b"])
     second.begin_run(2)
     assert second.claim([tasks[0]], 2)["events-a"].kind is Kind.NOT_OWNER
+
+
+def test_a_former_leader_of_a_group_takes_nothing(
+    tmp_path: Path, brokers: Brokers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nor with its first claim of a topic, or when somebody restarts a task of it: only the group says who leads."""
+    monkeypatch.setattr(topic_ownership, "next_epochs", None)
+    terms = [TermEpochs(first_epoch(1_800_000_000_000 + number, 0)) for number in range(2)]
+    first, second, other_query = (TopicOwnership(worker(tmp_path), "q", "g#1", terms[n]) for n in (0, 1, 1))
+    for ownership in (first, second, other_query):
+        ownership.begin_run(2)
+    assert first.claim([task("a")], 2) == {}
+    assert second.claim([task("a"), task("b")], 2) == {}
+    for _ in range(3):
+        errors = first.claim([task("b")], 2)
+        assert errors["events-b"].kind is Kind.NOT_OWNER
+        first.forget("events-b")
+        first.begin_run(2)
+    assert first.claim([task("a")], 2)["events-a"].kind is Kind.NOT_OWNER
+    other_query.begin_run(2)
+    assert other_query.claim([task("b")], 2) == {}, "a connector that moved to another query of the leader"
 
 
 def test_a_restarted_task_is_proven_anew(tmp_path: Path, brokers: Brokers, clock: list[float]) -> None:

@@ -344,6 +344,15 @@ def test_a_topic_that_joins_later_steps_back_then(tmp_path: Path) -> None:
     assert planned.ranges(end, offset(0, 11, topic=OTHER)) == [[(0, 9, 11)]]
 
 
+def test_a_topic_whose_journal_was_read_does_not_step_back(tmp_path: Path) -> None:
+    """What waits is in the driver's memory. Its first batch comes at once, and is done without an event."""
+    planned = Planned(tmp_path, {"0": 2})
+    planned.change(restored=frozenset({TOPIC}), held={TOPIC: {"0": 7}})
+    planned.broker.ends = {TOPIC: {"0": 9}}
+    end = planned.reader.latest_offset(offset(0, 5), ReadMaxRows(5))
+    assert planned.ranges(offset(0, 5), end) == [[(0, 7, 9)]]
+
+
 def test_topic_that_cannot_step_back_fails_alone_and_recovers(tmp_path: Path) -> None:
     planned = Planned(tmp_path, {"0": 2})
     planned.change(connectors={TOPIC: planned.connector, OTHER: planned.connector})

@@ -78,7 +78,7 @@ class Leader:
 @pytest.fixture
 def leader(monkeypatch: pytest.MonkeyPatch) -> Iterator[Leader]:
     writer = Writer()
-    monkeypatch.setattr(status_topic, "TopicWriter", lambda *_: writer)
+    monkeypatch.setattr(status_topic, "topic_writer", lambda *_: writer)
     monkeypatch.setattr(status_topic, "_TURN_S", 0.01)
     leader = Leader(writer)
     yield leader

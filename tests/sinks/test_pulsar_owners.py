@@ -17,7 +17,7 @@ from helenus_sinks.log import DeclaredSchemas
 from helenus_sinks.pulsar import _session, owners
 from helenus_sinks.pulsar import log as log_module
 from helenus_sinks.pulsar.config import PulsarConfig
-from helenus_sinks.pulsar.epochs import EpochOwner, first_epoch, run_epoch, since
+from helenus_sinks.pulsar.epochs import EpochOwner, TakenOver, TermEpochs, first_epoch, run_epoch, since, term_epoch
 from helenus_sinks.pulsar.log import PulsarLog
 from helenus_sinks.pulsar.wire import EXCLUSIVE_WITH_FENCING, SHARED, command
 
@@ -230,6 +230,35 @@ def test_an_owners_producer_is_left_after_its_turn(epochs: Epochs, brokers: list
     assert lookups.count("a-partition-1") == 1, "it is known by then which broker has it"
     assert len(broker.open) == 1
     log.close()
+
+
+def test_a_kept_producer_stays_until_its_epoch_changes(epochs: Epochs, brokers: list[Broker]) -> None:  # noqa: F811
+    """No other process takes turns with it; it needs no schema."""
+    log = PulsarLog(epochs.config)
+    for epoch in (10, 12):
+        log.keep("b", epoch)
+        for _ in range(3):
+            log.append("b", 0, b"k", b"v")
+            log.flush(10)
+    assert epochs.opened == [("b-partition-0", 10), ("b-partition-0", 12)]
+    assert "close_producer" not in brokers[0].names()
+    assert len(brokers[0].open) == 1
+    log.keep("b", 11)
+    log.append("b", 0, b"k", b"v")
+    with pytest.raises(HelenusError, match="another worker writes these records") as failure:
+        log.flush(10)
+    assert isinstance(failure.value, TakenOver)
+    assert failure.value.epoch == 12
+    log.close()
+
+
+def test_a_terms_epochs() -> None:
+    term = TermEpochs(first_epoch(NOW_MS, 5))
+    epochs = [term.take() for _ in range(1000)]
+    assert all(later - earlier == 2 for earlier, later in pairwise(epochs))
+    for hours in (-12, 0, 12):
+        assert term_epoch(NOW_MS + hours * 3_600_000, 0, epochs[-1]) > epochs[-1] + 1_000_000
+    assert term_epoch(NOW_MS, 7, 0) == first_epoch(NOW_MS, 7)
 
 
 def test_producers_that_were_left_end_with_their_connections(

@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from helenus_connector.config.connector import ConnectorSettings
+from helenus_connector.config.connector import ConnectorSettings, PulsarConnectorSettings
 from helenus_schemas.settings import masking
 from helenus_schemas.settings.properties import ConfigError, Problem
 
@@ -49,7 +49,7 @@ class Model:
             problem += "name it in plugin.packages of the worker's file"
             raise ConfigError([Problem(source, key, properties[key], problem) for key in foreign_keys])
         if self.group:
-            properties = _exactly_once(properties, source, self.group)
+            properties = _of_group(properties, source, self.group, self.settings is PulsarConnectorSettings)
         context = {"events": self.events, "data": self.data}
         trusted = file if file and self.names_servers_of(file, properties) else None
         return self.settings.from_properties(properties, source, context=context, allowed=self.allowed, trusted=trusted)
@@ -76,18 +76,19 @@ class Model:
         return {key: text for key, text in properties.items() if self.settings.key_of(key) in SERVERS}
 
 
-def _exactly_once(properties: Mapping[str, str], source: str, group: str) -> Mapping[str, str]:
+def _of_group(properties: Mapping[str, str], source: str, group: str, is_on_pulsar: bool) -> Mapping[str, str]:
     """Return the properties of a connector whose positions and waiting changes are with the brokers: another worker of
-    the group finds them there, and learns keys from the data topic. Raises ConfigError.
+    the group finds them there. On Kafka it publishes exactly once, and learns keys from the data topic. Raises
+    ConfigError.
     """
     key, state = "exactly.once.support", properties.get("state", "none").strip()
     if f"helenus-{properties.get('name', '')}" == group:
         problem = "the consumer group of its positions would be that of the workers (group.id): give it another name"
         raise ConfigError([Problem(source, "name", properties["name"], problem)])
-    if properties.get(key, "required").strip() == "disabled":
+    if not is_on_pulsar and properties.get(key, "required").strip() == "disabled":
         problem = "workers of a group (group.id) publish exactly once: leave it out"
         raise ConfigError([Problem(source, key, "disabled", problem)])
-    if state == "rows":
+    if state == "rows" or (is_on_pulsar and state == "keys"):
         problem = "another worker of the group (group.id) would not have it: run this connector in a worker without one"
         raise ConfigError([Problem(source, "state", state, problem)])
-    return {**properties, key: "required"}
+    return properties if is_on_pulsar else {**properties, key: "required"}

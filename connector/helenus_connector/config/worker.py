@@ -49,7 +49,6 @@ _ALIASES: Mapping[str, str | Alias] = {
 
 
 _TAKEN_GROUPS = ("helenus-owners", "helenus-reader")
-_GOES_ON = "workers of a group publish exactly once"
 _NO_TOPIC = re.compile(r"[^a-zA-Z0-9._-]")
 """What no name of a topic of Kafka's has."""
 
@@ -77,16 +76,16 @@ class WorkerSettings(ListenerSettings, PulsarSettings, KafkaSettings, LogSetting
     written in transactions on Kafka, where the login needs [rights](security.md#rights-in-kafka) for that, and by
     exclusive producers on Pulsar."""
     offset_storage_topic: Annotated[str, Group("Kafka")] = "helenus-offsets"
-    """How the names of topics begin with what waits of connectors that publish exactly once; the connector's name
-    follows."""
+    """How the names of topics begin with what waits of connectors that publish exactly once, or of a group on Pulsar;
+    the connector's name follows."""
     offset_storage_replication_factor: Annotated[ReplicationFactor, Group("Kafka")] = -1
     """Replication factor of these topics. -1: the brokers' default."""
     group_id: Annotated[str, Group("Worker", "HIGH")] = ""
     """Workers with one `group.id`, each with its own `checkpoint.dir`, elect one that runs the connectors; the others
     [stand by](operations.md#workers-of-a-group). Default: none, the worker is alone."""
     session_timeout_ms: Annotated[Milliseconds, Field(ge=1), Group("Worker", "LOW")] = 6000
-    """After how long without a sign of life of the worker that runs the connectors another one takes over. Brokers take
-    6000 at least (`group.min.session.timeout.ms`)."""
+    """After how long without a sign of life of the worker that runs the connectors another one takes over. Kafka's
+    brokers take 6000 at least (`group.min.session.timeout.ms`)."""
     config_storage_topic: Annotated[str, Group("Kafka")] = "helenus-configs"
     """How the name of the topic begins with what the workers of a group share: connectors, with their passwords, and
     how far snapshots are; the group's id follows."""
@@ -318,12 +317,13 @@ def _in_topic(name: str) -> str:
 
 def _group_conflicts(properties: Mapping[str, str]) -> Iterator[tuple[str, str]]:
     """Settings with which another worker can't go on where the one before it was."""
-    if "pulsar" in (properties.get("log"), properties.get("data.log")):
-        yield "group.id", f"{_GOES_ON}, which takes Kafka for events and records"
+    log = properties.get("log", "kafka")
+    if properties.get("data.log", "") not in ("", log):
+        yield "group.id", "workers of a group have events and records with one message broker"
     if properties.get("fence.writers", "true").strip().lower() == "false":
-        yield "fence.writers", f"{_GOES_ON}, which takes true"
+        yield "fence.writers", "workers of a group fence each other, which takes true"
     if not is_local_master(properties.get("spark.master", "local")):
-        yield "spark.master", f"{_GOES_ON}, which takes local[...]"
+        yield "spark.master", "executors on other hosts know nothing of a group: it takes local[...]"
     if properties.get("group.id") in _TAKEN_GROUPS:
         yield "group.id", "Helenus has that group for something else: give it another name"
     if "standby.timeout.ms" in properties:

@@ -21,7 +21,7 @@ def refusals(
     """
     reads = [use for table in tables for use in _reads(worker, table)]
     writes = [use for table in tables for use in _writes(worker, table, partitions.get(table.events) or _ANY_NUMBER)]
-    if worker.group_id:
+    if worker.group_id and worker.log == "kafka":
         writes.append(TopicUse(worker.group_topic, ("WRITE", "READ"), 1, worker.config_storage_replication_factor))
         writes.append(TopicUse(worker.status_topic, ("WRITE", "READ"), 1, worker.status_storage_replication_factor))
     if reads:

@@ -31,8 +31,8 @@ class QueryPlan:
     run's own, made on each host. `logging` is how the driver reports: its planner and workers do so too. `places`, in a
     query with state, has for each partition the number by which its events are grouped. `owner` is whose producers
     write, where others are fenced. `exactly_once` are the topics of which each batch is one transaction, each with the
-    offsets, by partition, from which on a run reads past events. What the operator of a query with state goes by are
-    `rules`, in JSON's types.
+    offsets, by partition, from which on a run reads past events. Of `restored` topics the run has what waits from
+    a journal, and reads nothing again. What the operator of a query with state goes by are `rules`, in JSON's types.
     """
 
     worker: WorkerSettings
@@ -47,6 +47,7 @@ class QueryPlan:
     places: tuple[int, ...] = ()
     owner: RecordsOwner | EpochOwner | None = None
     exactly_once: dict[str, dict[str, int]] = field(default_factory=dict)
+    restored: frozenset[str] = frozenset()
     rules: dict[str, Any] = field(default_factory=dict)
     logging: Setup = field(default_factory=setup)
 

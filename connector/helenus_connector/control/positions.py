@@ -46,6 +46,9 @@ class BrokerPositions(Protocol):
     def move(self, settings: ConnectorSettings, topic: str, offsets: Mapping[str, int], epoch: int) -> None:
         """Have a connector that does not run go on here in a topic, from this `epoch` on."""
 
+    def renew(self, settings: ConnectorSettings, partitions: Mapping[str, int]) -> None:
+        """Have brokers keep a connector's positions for longer, where they forget them."""
+
 
 GONE = -2
 """HeldPositions for a partition that a topic no longer has."""

@@ -13,7 +13,7 @@ import secrets
 import socket
 import threading
 import time
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
@@ -24,7 +24,7 @@ from helenus_connector.log.choice import claim_epochs, next_epochs
 from helenus_schemas.errors import HelenusError, Kind
 from helenus_sinks.kafka.owned_log import not_owner
 from helenus_sinks.kafka.owners import Made, RecordsOwner, Unavailable, claim, run_name
-from helenus_sinks.pulsar.epochs import EpochOwner, first_epoch, run_epoch, since
+from helenus_sinks.pulsar.epochs import EpochOwner, TermEpochs, first_epoch, run_epoch, since
 
 _log = structlog.get_logger(__name__)
 _LEAST_PRODUCERS, _PRODUCERS_PER_SLOT = 4, 2
@@ -83,15 +83,16 @@ class _Ownership(Protocol):
 
 class TopicOwnership:
     """The events topics whose records one query owns. `owner` is its current run, None where nothing is fenced. `term`
-    is that of a worker that leads its group: it takes records from earlier leaders, and none from later ones.
+    is that of a worker that leads its group: it takes records from earlier leaders, and none from later ones. On Pulsar
+    it does so by its `epochs`.
 
     One thread uses it at a time.
     """
 
-    def __init__(self, worker: WorkerSettings, group: str, term: str = "") -> None:
+    def __init__(self, worker: WorkerSettings, group: str, term: str = "", epochs: TermEpochs | None = None) -> None:
         self._worker = worker
         self._group = group
-        self._brokers = _brokers(worker, group, term)
+        self._brokers = _brokers(worker, group, term, epochs)
         self._is_fenced = False
         self._has_warned = False
         self._run_count = 0
@@ -215,8 +216,9 @@ class _PulsarOwnership:
 
     owner: EpochOwner
 
-    def __init__(self, worker: WorkerSettings) -> None:
+    def __init__(self, worker: WorkerSettings, term: TermEpochs | None) -> None:
         self._worker = worker
+        self._term = term
         self._run = 0
         self._first_epochs: dict[str, int] = {}
         """By events topic, of when this worker took its records."""
@@ -225,11 +227,17 @@ class _PulsarOwnership:
 
     def begin_run(self, run: int, slots: int, who: str) -> None:  # noqa: ARG002
         self._run, self.owner, self._proven = run, EpochOwner(who, {}), set()
+        self._term_epoch = self._term.take() if self._term is not None else 0
 
     def needs_claims(self, slots: int) -> bool:  # noqa: ARG002
         return False
 
     def claim(self, tasks: Sequence[Written], had: Collection[str], stopping: Stopping) -> Claimed:
+        if self._term is not None:
+            # Only the group says who leads: a leader that hung takes nothing from a later one.
+            new = [task for task in tasks if task.events not in had]
+            self._proven.difference_update(topic for task in new for topic in task.data_topics)
+            return self._claim(tasks, {task.events: self._term_epoch for task in tasks}, {}, stopping)
         # 1. Whoever had a topic that this worker did not have: its first epoch here is higher.
         new = [task for task in tasks if task.events not in had]
         next_of = next_epochs(self._worker, [task.data for task in new], stopping) if new else {}
@@ -244,6 +252,15 @@ class _PulsarOwnership:
             self._proven.difference_update(task.data_topics)
         # 2. The run's epochs: those of earlier runs of this worker are lower, those of workers that took over are not.
         epochs = {task.events: run_epoch(self._first_epochs[task.events], self._run) for task in tasks}
+        return self._claim(tasks, epochs, former, stopping)
+
+    def _claim(
+        self,
+        tasks: Sequence[Written],
+        epochs: Mapping[str, int],
+        former: Mapping[str, tuple[str, str]],
+        stopping: Stopping,
+    ) -> Claimed:
         topics = {topic: task.events for task in tasks for topic in task.data_topics}
         wanted = {topic: epochs[events] for topic, events in topics.items()}
         refused = claim_epochs(self._worker, wanted, self._proven, stopping)
@@ -255,12 +272,12 @@ class _PulsarOwnership:
         return Claimed({who for events, who in former.items() if events not in errors}, errors)
 
 
-def _brokers(worker: WorkerSettings, group: str, term: str) -> _Ownership | None:
+def _brokers(worker: WorkerSettings, group: str, term: str, epochs: TermEpochs | None) -> _Ownership | None:
     """Return how the brokers of records refuse those of others, or None if they don't: on Kafka the notes of owners are
     with the events.
     """
     if not worker.fence_writers:
         return None
     if worker.log_of_data == "pulsar":
-        return _PulsarOwnership(worker)
+        return _PulsarOwnership(worker, epochs)
     return _KafkaOwnership(worker, group, term) if worker.log == "kafka" else None

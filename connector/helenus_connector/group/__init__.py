@@ -1,4 +1,4 @@
-"""The workers of one `group.id`: `membership` elects the one that leads, and `shared_topic` has what they share, of
-which `documents` are the connectors and how far snapshots are. `status_topic` shows tools how connectors fare. `term`
-is where a worker begins to lead.
+"""The workers of one `group.id`: `membership` elects the one that leads, on Pulsar `pulsar_membership`. `shared_topic`
+has what they share, of which `documents` are the connectors and how far snapshots are. `status_topic` shows tools how
+connectors fare. `term` is where a worker begins to lead.
 """

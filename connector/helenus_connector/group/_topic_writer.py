@@ -12,7 +12,7 @@ import contextlib
 import json
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 
@@ -42,7 +42,40 @@ class Fenced(HelenusError):
     """Another producer with the same transactional id began."""
 
 
-class TopicWriter:
+class TopicWriter(Protocol):
+    """The writer of a compacted topic of one partition. `values` are those that are there, as far as is known, and
+    `where` is the topic, for people. One thread uses it at a time. The methods raise HelenusError: the brokers' errors,
+    of which a write does not say whether it happened.
+    """
+
+    values: dict[str, Any]
+    where: str
+
+    def create(self, replication_factor: int, key: str) -> None:
+        """Create the topic if it is not there. Raises HelenusError CONFIG for one of several partitions; `key` is the
+        setting with its name.
+        """
+
+    @property
+    def is_started(self) -> bool:
+        """Return whether it can write without a `start`."""
+
+    def start(self, deadline: float) -> None:
+        """Fence all former writers, and read what the topic has by then; until `deadline`, monotonic s."""
+
+    def commit(self, changes: Values, deadline: float, positions: Positions | None = None) -> None:
+        """Write values by key, None where there is to be none, and `positions` of consumer groups. Raises Fenced, or
+        HelenusError NOT_OWNER, if another writer began.
+        """
+
+    def stop(self) -> None:
+        """Write no more, until the next `start`."""
+
+    def close(self) -> None:
+        """Write no more. Any thread may call this: what waits for brokers ends."""
+
+
+class KafkaTopicWriter:
     """The writer of a `topic` of one partition, with the `transactional_id` that all its writers have.
 
     `parse` returns the value of a record: it is called with the text, and where the record is. `values` are those that

@@ -17,7 +17,8 @@ from typing import Any
 
 from helenus_connector.config.worker import WorkerSettings
 from helenus_connector.group._leader import KEY, Leader
-from helenus_connector.group._topic_writer import Fenced, Positions, TopicWriter, Values
+from helenus_connector.group._topic_writer import Fenced, Positions, Values
+from helenus_connector.group._topic_writers import TakeEpoch, topic_writer
 from helenus_schemas.errors import HelenusError, Kind
 
 _LONGEST_S = 20.0
@@ -28,14 +29,16 @@ class SharedTopic:
     """The topic of the worker's group. `former` is who led before this worker did, None if nobody; `is_replaced` says
     that another worker has led since.
 
+    On Pulsar `take_epoch` is that of the membership.
+
     Any thread may call `update` and `values`. The methods raise HelenusError: NOT_OWNER if another worker leads, STATE
     for a record that is none of ours, and the brokers' errors: then nobody knows whether something was written, and the
     next `update` reads what was.
     """
 
-    def __init__(self, worker: WorkerSettings) -> None:
+    def __init__(self, worker: WorkerSettings, take_epoch: TakeEpoch | None = None) -> None:
         self._worker = worker
-        self._writer = TopicWriter(worker, worker.group_topic, f"group-{worker.group_name}", _parse)
+        self._writer = topic_writer(worker, worker.group_topic, f"group-{worker.group_name}", _parse, take_epoch)
         self._lock = threading.RLock()
         self._leader: Leader | None = None
         self.former: Leader | None = None

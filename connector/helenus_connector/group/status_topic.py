@@ -19,7 +19,8 @@ import structlog
 from helenus_connector.config.worker import WorkerSettings
 from helenus_connector.control.backoff import ReasonLog, pause
 from helenus_connector.control.status import ConnectorStatus
-from helenus_connector.group._topic_writer import Fenced, TopicWriter
+from helenus_connector.group._topic_writer import Fenced
+from helenus_connector.group._topic_writers import TakeEpoch, topic_writer
 
 _log = structlog.get_logger(__name__)
 _CONNECTOR, _TASK = "status-connector-", "status-task-"
@@ -34,7 +35,8 @@ _UNREADABLE = object()
 
 class StatusTopic:
     """Writes, in a thread of its own, what has changed of the `statuses` by connector, from `start` until `close`:
-    once a second at most, and only while this worker `leads`. Brokers that are away are waited for.
+    once a second at most, and only while this worker `leads`. Brokers that are away are waited for. On Pulsar
+    `take_epoch` is that of the membership.
     """
 
     def __init__(
@@ -43,12 +45,13 @@ class StatusTopic:
         generation: int,
         statuses: Callable[[], Mapping[str, ConnectorStatus]],
         leads: Callable[[], bool],
+        take_epoch: TakeEpoch | None = None,
     ) -> None:
         self._worker = worker
         self._generation = generation
         self._statuses = statuses
         self._leads = leads
-        self._writer = TopicWriter(worker, worker.status_topic, f"status-{worker.group_name}", _parse)
+        self._writer = topic_writer(worker, worker.status_topic, f"status-{worker.group_name}", _parse, take_epoch)
         self._is_created = False
         self._wait_reasons = ReasonLog()
         self._ending = threading.Event()

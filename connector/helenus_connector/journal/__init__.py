@@ -7,6 +7,7 @@
 - `batch_marks`: the same where Spark keeps state.
 - `recovery`: where a run of a query begins.
 - `committed`: the positions of connectors that do not run just now.
+- `pulsar_journals`: the same of a group on Pulsar, which the driver writes after a batch's records.
 - `support`: which connectors can publish exactly once.
 
 What waits is kept in memory by `unconfirmed` and `gate`; `query` runs the batches.

@@ -39,9 +39,12 @@ class JournalContent:
 
     def add(self, message: Message, where: str) -> None:
         """Take an entry over. Raises HelenusError(STATE) for a damaged one."""
-        entry = JournalEntry.from_record(message.value() or b"", where)
+        self.take(JournalEntry.from_record(message.value() or b"", where), message.offset())
+
+    def take(self, entry: JournalEntry, offset: int) -> None:
+        """Take an entry over that is at an offset."""
         if entry.is_whole:
-            self.entries[entry.topic], self.begins[entry.topic] = [entry], message.offset()
+            self.entries[entry.topic], self.begins[entry.topic] = [entry], offset
         elif entry.topic in self.entries:
             self.entries[entry.topic].append(entry)
 

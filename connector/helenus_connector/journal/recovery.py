@@ -9,13 +9,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass, field
-from functools import partial
 
 import structlog
-from confluent_kafka import TopicPartition
 
 from helenus_connector.config.connector import ConnectorSettings
 from helenus_connector.config.worker import WorkerSettings
@@ -23,31 +20,23 @@ from helenus_connector.control.positions import HeldPositions
 from helenus_connector.control.status import Task
 from helenus_connector.gate.waiting import WaitingChanges
 from helenus_connector.journal._entry import JournalEntry, whole_entry
-from helenus_connector.journal._positions import (
-    GroupPosition,
-    Positions,
-    group_of,
-    read_positions,
-    to_commit,
-    to_commit_again,
-)
-from helenus_connector.journal._topic import PARTITION, Journals
-from helenus_connector.log.choice import owned_data_log, planner
+from helenus_connector.journal._kafka_store import KafkaStore
+from helenus_connector.journal._positions import GroupPosition, Positions
+from helenus_connector.journal._store import JournalStore
+from helenus_connector.log.choice import planner
 from helenus_connector.log.events import Planner
 from helenus_connector.unconfirmed.files import begins
 from helenus_connector.unconfirmed.keys import UnconfirmedKeys
 from helenus_schemas.errors import HelenusError, Kind
-from helenus_sinks.kafka.owners import DRIVER, Made, RecordsOwner
+from helenus_sinks.kafka.owners import RecordsOwner
 
 _log = structlog.get_logger(__name__)
-_COMMIT_TIMEOUT_S = 60.0
 _LONGEST_JOURNAL = 32 << 20
 """Bytes of all journals from which on they are written anew: they are read within two seconds at the next start."""
 _MOST_PAST = 4
 """Times as many past events are read as a cache holds changes: where three nodes report each, no more are known."""
 _SAME_TIME_MS = 60_000
 """Partitions whose times differ by less are asked for together."""
-_PARALLEL_GROUPS = 8
 _NO_LEADER = "a partition of the events topic has no leader, or the topic is not there"
 _COMMIT_AGAIN_S = 12 * 3600.0
 """Kafka forgets positions after a week (`offsets.retention.minutes`)."""
@@ -66,13 +55,14 @@ class DriverMemory:
 class JournalOfRun:
     """The journals of one run of a query. `topics` are those that it publishes exactly once, each with the offsets, by
     partition, from which on past events are read; `connectors` says whose they are. `wait` waits for some seconds, or
-    raises.
+    raises. With a `store` that does not publish once, no past events are read.
     """
 
     worker: WorkerSettings
-    owner: RecordsOwner
+    owner: RecordsOwner | None
     memory: DriverMemory
     wait: Callable[[float], None] = time.sleep
+    store: JournalStore | None = None
     topics: dict[str, dict[str, int]] = field(default_factory=dict)
     connectors: dict[str, str] = field(default_factory=dict)
     _counts: dict[str, int] = field(default_factory=dict)
@@ -83,7 +73,11 @@ class JournalOfRun:
     _committed_at: float = field(default_factory=time.monotonic)
 
     def __post_init__(self) -> None:
-        self._journals = Journals(self.worker)
+        if self.store is None:
+            assert self.owner is not None
+            self._store: JournalStore = KafkaStore(self.worker, self.owner)
+        else:
+            self._store = self.store
 
     def begin(self, tasks: Mapping[str, Task]) -> dict[str, HelenusError]:
         """Have these tasks' topics begin where the broker's positions are. Their records are owned by now, and the
@@ -112,13 +106,11 @@ class JournalOfRun:
         self._bytes += journal_bytes
         connectors = dict(self.connectors)  # others may leave meanwhile
         if self._bytes > _LONGEST_JOURNAL:
-            self._write_whole(connectors, {}, self._journals.ends(set(connectors.values())))
+            self._write_whole(connectors, {}, self._store.ends(set(connectors.values())))
             self._bytes = 0
         if time.monotonic() - self._committed_at > _COMMIT_AGAIN_S:
             self._committed_at = time.monotonic()
-            positions = self._read_positions(connectors)
-            renewed = {topic: to_commit_again(topic, of_topic) for topic, of_topic in positions.items()}
-            self._commit(connectors, {}, renewed)
+            self._commit(connectors, {}, self._read_positions(connectors))
 
     def leave(self, topic: str) -> None:
         """Publish a topic no more in this run. What its journal has stays."""
@@ -132,24 +124,25 @@ class JournalOfRun:
             return {}
         self.connectors = {topic: task.connector for topic, task in tasks.items()}
         connectors = set(self.connectors.values())
-        self._journals.create(sorted(connectors))
-        contents = self._journals.read(connectors, self.wait)
+        self._store.create(sorted(connectors))
+        contents = self._store.read(connectors, self.wait)
         errors = {topic: error for topic, name in self.connectors.items() if (error := contents[name].error)}
         for topic in errors:
             self.leave(topic)
         committed = self._read_positions(self.connectors)
-        positions: dict[str, list[TopicPartition]] = {}
+        positions: dict[str, Mapping[str, GroupPosition]] = {}
         for topic, connector in self.connectors.items():
             topic_positions, entries = committed.get(topic, {}), contents[connector].entries.get(topic)
             is_loose = any(position.is_loose for position in topic_positions.values())
             if entries and topic_positions and not is_loose:
                 begun = self._continue(tasks[topic].settings, topic_positions, entries, broker)
-                self.topics[topic] = self._past(tasks[topic].settings, begun, broker)
+                has_past = self._store.publishes_once
+                self.topics[topic] = self._past(tasks[topic].settings, begun, broker) if has_past else {}
             else:
                 begun = self._begin_first(tasks[topic].settings, topic_positions, broker)
                 self.topics[topic] = {}
             epoch = self.memory.held_positions.epoch(topic)
-            positions[topic] = to_commit(topic, {int(p): position for p, position in begun.items()}, epoch)
+            positions[topic] = {p: GroupPosition(offset, epoch, at_ms) for p, (offset, at_ms) in begun.items()}
         self._other_begins = {
             name: [begin for topic, begin in contents[name].begins.items() if topic not in self.topics]
             for name in connectors
@@ -162,11 +155,7 @@ class JournalOfRun:
         partitions: dict[str, dict[str, int]] = {}
         for topic, connector in connectors.items():
             partitions.setdefault(connector, {})[topic] = self._counts[topic]
-        positions: dict[str, Mapping[str, GroupPosition]] = {}
-        with ThreadPoolExecutor(_PARALLEL_GROUPS) as pool:
-            for of_connector in pool.map(partial(read_positions, self.worker), partitions, partitions.values()):
-                positions |= of_connector
-        return positions
+        return self._store.read_positions(partitions)
 
     def _continue(
         self,
@@ -245,7 +234,7 @@ class JournalOfRun:
     def _write_whole(
         self,
         connectors: Mapping[str, str],
-        positions: Mapping[str, Sequence[TopicPartition]],
+        positions: Positions,
         ends: Mapping[str, int],
     ) -> None:
         """Write all that waits of topics, each of a connector, with their positions, and delete what is older than the
@@ -263,33 +252,11 @@ class JournalOfRun:
         self._commit(connectors, entries, positions)
         self._begins.update({topic: ends[name] for topic, name in connectors.items()})
         # Topics that are not in this run have their owners, who write them anew.
-        self._journals.delete_before(
+        self._store.delete_before(
             {name: min([ends[name], *self._other_begins.get(name, ())]) for name in set(connectors.values())}
         )
 
-    def _commit(
-        self,
-        connectors: Mapping[str, str],
-        entries: Mapping[str, JournalEntry],
-        positions: Mapping[str, Sequence[TopicPartition]],
-    ) -> None:
+    def _commit(self, connectors: Mapping[str, str], entries: Mapping[str, JournalEntry], positions: Positions) -> None:
         """Commit entries and positions, while this run owns the records of all these topics, each of a connector."""
-        if not connectors:
-            return
-        groups: dict[str, list[TopicPartition]] = {}
-        for topic, connector in connectors.items():
-            if positions.get(topic):
-                groups.setdefault(group_of(connector), []).extend(positions[topic])
-        log = owned_data_log(self.worker, self.owner, DRIVER, whole_batches=True)
-        try:
-            for topic, connector in connectors.items():
-                log.own(Made(connector, topic))
-            log.start()
-            for topic, connector in connectors.items():
-                log.own(Made(connector, topic))  # raises if another run has them by now
-                for record in entries[topic].to_records() if topic in entries else ():
-                    log.append(self.worker.journal_topic(connector), PARTITION, connector.encode(), record)
-            log.deliver(_COMMIT_TIMEOUT_S)
-            log.commit(groups, _COMMIT_TIMEOUT_S)
-        finally:
-            log.close()
+        if connectors:
+            self._store.commit(connectors, entries, positions)

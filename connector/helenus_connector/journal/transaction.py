@@ -43,7 +43,7 @@ class BatchTransaction:
 
     def commit(self, outcome: BatchOutcome, timeout: float) -> None:
         """Commit the records with what the batch's outcome is. Raises as `OwnedKafkaLog.commit`."""
-        entry = self._entry(outcome)
+        entry = outcome_entry(self.settings.name, self.settings.events, outcome, self.has_waiting)
         if not entry.is_empty:
             self._append(entry, timeout)
         # Changes that find no room at the gate are read again.
@@ -70,10 +70,12 @@ class BatchTransaction:
             self.is_uncertain = error.kind is Kind.TOPIC_MISSING  # the next run makes the journal anew
             raise
 
-    def _entry(self, outcome: BatchOutcome) -> JournalEntry:
-        settled = [(key.partition, key.name_in_partition) for key in outcome.done]
-        entry = JournalEntry(self.settings.name, self.settings.events, False, settled, outcome.waiting)
-        entry.at_gate = outcome.at_gate
-        if self.has_waiting:
-            entry.published = {partition: keys for (_, partition), keys in outcome.places.items() if keys.keys}
-        return entry
+
+def outcome_entry(connector: str, topic: str, outcome: BatchOutcome, has_waiting: bool) -> JournalEntry:
+    """Return what a batch of an events topic changed of what waits; what it published, if keys of the topic wait."""
+    settled = [(key.partition, key.name_in_partition) for key in outcome.done]
+    entry = JournalEntry(connector, topic, False, settled, outcome.waiting)
+    entry.at_gate = outcome.at_gate
+    if has_waiting:
+        entry.published = {partition: keys for (_, partition), keys in outcome.places.items() if keys.keys}
+    return entry

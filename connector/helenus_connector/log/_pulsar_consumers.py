@@ -17,17 +17,20 @@ from helenus_sinks.pulsar.connection import Connection, Consuming
 from helenus_sinks.pulsar.errors import TOPIC_NOT_FOUND, Answered
 from helenus_sinks.pulsar.wire import command
 
-_EXCLUSIVE, _EARLIEST = 0, 1
+_EXCLUSIVE, _FAILOVER = 0, 2
+_EARLIEST = 1
 
 
 class PulsarConsumers:
     """One for each partition and subscription in use, until it is dropped. Everything runs in one event loop.
 
     A subscription is a group's, which is durable, or for "" one that leaves no trace. `where` is the client's service.
+    With `is_shared` other processes may have consumers of a group's subscription at the same time.
     """
 
-    def __init__(self, client: Client, where: str) -> None:
+    def __init__(self, client: Client, where: str, is_shared: bool = False) -> None:
         self._client = client
+        self._type = _FAILOVER if is_shared else _EXCLUSIVE
         self._where = where
         # By topic, place and group: the connection and the number there.
         self._consumers: dict[tuple[str, str, str], tuple[Connection, int]] = {}
@@ -59,7 +62,7 @@ class PulsarConsumers:
         await count(self._client, self._where, partition_name.partition("-partition-")[0])
         where = {"initialPosition": _EARLIEST} if group else {"start_message_id": {"ledgerId": NONE, "entryId": NONE}}
         name = group or f"helenus-look-{uuid.uuid4().hex[:12]}"
-        return await subscribe(self._client, partition_name, name, durable=bool(group), **where)
+        return await subscribe(self._client, partition_name, name, durable=bool(group), subType=self._type, **where)
 
 
 async def count(client: Client, where: str, topic: str) -> int:
@@ -75,8 +78,8 @@ async def count(client: Client, where: str, topic: str) -> int:
 async def subscribe(
     client: Client, partition_name: str, subscription: str, consumer: Consuming | None = None, **fields: Any
 ) -> tuple[Connection, int]:
-    """Subscribe alone to a partition, by its full name; returns the connection that has the consumer, and the number
-    that it has there. Raises HelenusError.
+    """Subscribe to a partition, alone unless the fields say otherwise, by its full name; returns the connection that
+    has the consumer, and the number that it has there. Raises HelenusError.
     """
     connection = await client.broker(partition_name)
     number = next(client.numbers)
@@ -86,9 +89,8 @@ async def subscribe(
             "subscribe",
             topic=partition_name,
             subscription=subscription,
-            subType=_EXCLUSIVE,
             consumer_id=number,
-            **fields,
+            **{"subType": _EXCLUSIVE, **fields},
         )
     except asyncio.CancelledError:  # the broker may have it nevertheless, and would refuse the next one
         connection.consumers.pop(number, None)

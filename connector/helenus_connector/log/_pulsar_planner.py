@@ -33,7 +33,7 @@ class PulsarPlanner:
         self._config = config
         self._brokers = PulsarBrokers(config)
         self._client = self._brokers.client
-        self._consumers = PulsarConsumers(self._client, config.service_url)
+        self._consumers = PulsarConsumers(self._client, config.service_url, config.shares_subscriptions)
         # By topic: how many messages an entry has, of late.
         self._messages_per_entry: dict[str, float] = {}
         self._ends: dict[tuple[str, int], int] = {}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from importlib import import_module
 from typing import TYPE_CHECKING, cast
 
@@ -22,6 +23,7 @@ from helenus_sinks.log import DeclaredSchemas, Log
 if TYPE_CHECKING:
     from types import ModuleType
 
+    from helenus_connector.log._pulsar_fenced_topics import FencedTopics
     from helenus_sinks.pulsar.config import PulsarConfig
     from helenus_sinks.pulsar.log import PulsarLog
 
@@ -75,6 +77,17 @@ def claim_epochs(
     from helenus_sinks.pulsar.owners import claim
 
     return claim(config, epochs, proven, stopping)
+
+
+def fenced_topics(worker: WorkerSettings) -> FencedTopics:
+    """Return the writer of topics on Pulsar that one worker at a time writes to. Raises as `events_log`."""
+    topics: FencedTopics = _pulsar_module("_pulsar_fenced_topics").FencedTopics(_pulsar(worker))
+    return topics
+
+
+def keep_topic(log: Log, topic: str, epoch: int) -> None:
+    """Have all records of a topic on Pulsar be those of an epoch: see the Log's method `keep`."""
+    cast("PulsarLog", log).keep(topic, epoch)
 
 
 def event_schemas(table: Table) -> DeclaredSchemas:
@@ -195,7 +208,8 @@ def _log(worker: WorkerSettings, log_name: str, is_by_key: bool = False) -> Log:
 def _pulsar(worker: WorkerSettings, is_by_key: bool = False) -> PulsarConfig:
     with _pulsar_errors():
         from helenus_sinks.pulsar.config import PulsarConfig
-    return PulsarConfig.from_settings(worker, batches="key" if is_by_key else "mixed", linger=_LINGER_S)
+    config = PulsarConfig.from_settings(worker, batches="key" if is_by_key else "mixed", linger=_LINGER_S)
+    return replace(config, shares_subscriptions=bool(worker.group_id))
 
 
 def _pulsar_module(module: str) -> ModuleType:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from helenus_schemas.errors import HelenusError, Kind
 
@@ -63,6 +63,23 @@ def ends(
             if error.kind is not Kind.BROKER_UNREACHABLE or wait is None or time.monotonic() >= deadline:
                 raise
         wait(_POLL_S)
+
+
+class FencedRecord(NamedTuple):
+    """A record of a topic that has one writer at a time, and its offset."""
+
+    key: bytes
+    value: bytes | None
+    offset: int = -1
+
+
+@dataclass(frozen=True)
+class FencedContent:
+    """The records of such a topic, in order, and where it ends. `error` is why they can't be trusted."""
+
+    records: list[FencedRecord]
+    end: int
+    error: HelenusError | None = None
 
 
 class Message(Protocol):

@@ -19,6 +19,7 @@ from helenus_connector.control.positions import HeldPositions, overlaid
 from helenus_connector.control.status import Task
 from helenus_connector.gate.waiting import NOTHING, WaitingChanges, WaitingLimits
 from helenus_connector.interfaces.gate import GateWaits
+from helenus_connector.journal.transaction import outcome_entry
 from helenus_connector.pipeline.batch_outcome import BatchOutcome
 from helenus_connector.pipeline.batch_trace import TracedBatch
 from helenus_connector.query import _spark_job as job
@@ -48,6 +49,8 @@ class DriverBatches:
     a plan from before that. `unconfirmed` and what is `waiting` at the gates outlive the query. `lost` is called with a
     task and why changes of its table are missing, before the batch ends; `note_journal` with how many bytes a batch has
     written to the query's journal, after its outcome is applied. `spans` has traces of the batches, if they are wanted.
+    `commit_outcomes` is called with a batch's number, and by topic the entries of a journal that the driver is to write
+    before Spark commits the batch.
     """
 
     def __init__(
@@ -60,6 +63,7 @@ class DriverBatches:
         lost: Callable[[Task, str], None],
         note_journal: Callable[[int], None] = lambda _: None,
         spans: BatchSpans | None = None,
+        commit_outcomes: Callable[[int, Mapping[str, list[bytes]]], None] | None = None,
     ) -> None:
         self._refresh_plan = refresh_plan
         self._begin_batch = begin_batch
@@ -69,6 +73,7 @@ class DriverBatches:
         self._lost = lost
         self._note_journal = note_journal
         self._spans = spans
+        self._commit_outcomes = commit_outcomes
         self._used_plan: QueryPlan | None = None
         self._written_due: tuple[float | None, Path | None] = None, None
         plan, _ = refresh_plan()
@@ -107,7 +112,11 @@ class DriverBatches:
         if self._is_first:
             self._keep_absent(plan, batch_id, {result.topic for result in results})
         # A repeated batch of an earlier run did not step back to what that run left unconfirmed.
+        entries = self._entries(tasks, results) if self._commit_outcomes is not None else {}
         self._apply(tasks, results, stepped_back=batch_id > self._last_batch_id)
+        if self._commit_outcomes is not None and entries:
+            reach("connector.before-journal")
+            self._commit_outcomes(batch_id, entries)
         plan, _ = self._refresh_plan()
         self._note_journal(sum(result.journal_bytes for result in results))
         self._wake(plan)
@@ -205,6 +214,20 @@ class DriverBatches:
                 self._held_positions.hold_unless_held(
                     topic, {p: min(former.get(p, end), end) for p, end in ends.items()}
                 )
+
+    def _entries(self, tasks: Mapping[str, Task], results: list[TopicResult]) -> dict[str, list[bytes]]:
+        """Return the entries of a journal that the results are, by topic, before they are applied, which changes
+        them.
+        """
+        with_keys = self.unconfirmed.waiting_topics()
+        entries: dict[str, list[bytes]] = {}
+        for result in results:
+            topic, task = result.topic, tasks.get(result.topic)
+            if result.outcome is None or task is None or result.epoch != self._held_positions.epoch(topic):
+                continue
+            entry = outcome_entry(task.connector, topic, result.outcome, topic in with_keys)
+            entries.setdefault(topic, []).extend(() if entry.is_empty else entry.to_records())
+        return entries
 
     def _apply(self, tasks: Mapping[str, Task], results: list[TopicResult], stepped_back: bool) -> None:
         """Apply the results to positions, unconfirmed keys, waiting changes and tasks, and save them."""

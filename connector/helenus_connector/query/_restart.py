@@ -53,7 +53,12 @@ class RestartPositions:
         topics = (partitions.keys() & plan.connectors.keys() & begin.keys()) - self._begun_topics
         for topic in topics.intersection(plan.topics_with_past):
             self._step_into_past(plan, topic, begin[topic])
-        topics = topics.difference(plan.topics_with_past)
+        for topic in (
+            topics & plan.restored
+        ):  # what waits is in the driver's memory: the first batch reads nothing again
+            self._begun_topics.add(topic)
+            self._first_batch[1][topic] = dict(begin[topic])
+        topics = topics.difference(plan.topics_with_past, plan.restored)
         if not topics:
             return {}
         # Topics may join long after the start; their unconfirmed keys are nevertheless of an earlier run, or of another

@@ -12,12 +12,16 @@ from typing import Any
 import structlog
 
 from helenus_connector import metrics
+from helenus_connector.config.connector import ConnectorSettings
 from helenus_connector.config.worker import WorkerSettings
+from helenus_connector.control.checkpoint import planned
 from helenus_connector.control.connectors import Connectors
 from helenus_connector.control.fences import fence
 from helenus_connector.control.plan import QueryPlan
+from helenus_connector.control.positions import overlaid
 from helenus_connector.control.status import Task
 from helenus_connector.control.topic_ownership import TopicOwnership
+from helenus_connector.journal.pulsar_journals import GroupPosition, PulsarJournals
 from helenus_connector.journal.recovery import DriverMemory, JournalOfRun
 from helenus_connector.journal.support import NOT_FENCED, not_supported, obstacle
 from helenus_connector.query._driver_batch import DriverBatches
@@ -45,6 +49,7 @@ fence that shows its end.
 class EventsQuery(QueryRunner):
     """Runs from `start` until `stop`, or until `failure`, which ends the worker. `directory` is the run's own.
     `report_loss` is called with a task and the reason why changes of its table are missing. `spans` trace its batches.
+    `journals` are those of a group's leader on Pulsar, which has what waits of all topics there.
 
     Raises HelenusError(STATE) if the files next to its checkpoint can't be read.
     """
@@ -59,6 +64,7 @@ class EventsQuery(QueryRunner):
         directory: Path,
         report_loss: Callable[[Task, str], None],
         spans: BatchSpans | None = None,
+        journals: PulsarJournals | None = None,
     ) -> None:
         super().__init__(f"query.group {group}", f"query-{group}", group, worker.checkpoint_dir.absolute() / group)
         self._worker = worker
@@ -75,7 +81,8 @@ class EventsQuery(QueryRunner):
         self._slots = 1
         self._start = 0
         self._session: Any = None
-        self._ownership = TopicOwnership(worker, group, connectors.term)
+        self._journals = journals
+        self._ownership = TopicOwnership(worker, group, connectors.term, None if journals is None else journals.epochs)
         self._journal: JournalOfRun | None = None
         self._warned_of: set[str] = set()
         # Topics that were to be published exactly once if possible, and can't be:
@@ -101,7 +108,8 @@ class EventsQuery(QueryRunner):
         with self._connectors.lock:
             tasks = self._connectors.running_tasks(self._group, time.time())
             tasks = {topic: task for topic, task in tasks.items() if self._has_joined(topic, task)}
-            once = {} if self._journal is None else dict(self._journal.topics)
+            journaled = {} if self._journal is None else dict(self._journal.topics)
+            once = journaled if self._journals is None else {}
             group_connectors = (c for c in self._connectors.all().values() if c.settings.query_group == self._group)
             topics = {task.events for connector in group_connectors for task in connector.tasks.values()}
             self._ownership.forget_others(topics)
@@ -122,6 +130,7 @@ class EventsQuery(QueryRunner):
                 tables,
                 owner=self._ownership.owner,
                 exactly_once={topic: past for topic, past in once.items() if topic in tasks},
+                restored=frozenset(journaled.keys() & tasks.keys() - once.keys()),
             )
             return plan, tasks
 
@@ -129,7 +138,7 @@ class EventsQuery(QueryRunner):
         """Return whether a task's topic can be read in this run: one that is published exactly once joins at the start
         of a run alone, where it learns from the broker how far it is. One that was away for long leaves the run.
         """
-        if task.settings.exactly_once_support == "disabled" or topic in self._repeating:
+        if not self._has_journal(task.settings) or topic in self._repeating:
             return True
         journal, now = self._journal, time.monotonic()
         if journal is None or journal.connectors.get(topic) != task.connector:
@@ -142,13 +151,17 @@ class EventsQuery(QueryRunner):
             journal.leave(topic)
         return is_known
 
+    def _has_journal(self, settings: ConnectorSettings) -> bool:
+        """Return whether what waits of a connector is in a journal."""
+        return self._journals is not None or settings.exactly_once_support != "disabled"
+
     def is_wanted(self) -> bool:
         """Return whether the run is to go on: not if a task waits for the next one to join."""
         if self.is_stopped:
             return False
         with self._connectors.lock:
             connectors = self._connectors.all().values()
-            if all(connector.settings.exactly_once_support == "disabled" for connector in connectors):
+            if not any(self._has_journal(connector.settings) for connector in connectors):
                 return True  # asked twice a second, and there may be a thousand tasks
             tasks = self._connectors.running_tasks(self._group, time.time())
             return all(self._has_joined(topic, task) for topic, task in tasks.items())
@@ -194,8 +207,9 @@ class EventsQuery(QueryRunner):
             self._unconfirmed,
             self._waiting,
             self._report_loss,
-            self._note_journal,
+            self._note_journal if self._journals is None else lambda _: None,
             self._spans,
+            None if self._journals is None else self._commit_outcomes,
         )
         query = self.begin_in_turn(partial(self._begin, spark, batches))
         if query is not None:
@@ -209,8 +223,8 @@ class EventsQuery(QueryRunner):
         deadline = time.monotonic() + _UNDECIDED_S
         while time.monotonic() < deadline and not self._stopping.is_set():
             connectors = [c for c in self._connectors.all().values() if c.settings.query_group == self._group]
-            is_once = any(connector.settings.exactly_once_support != "disabled" for connector in connectors)
-            if not is_once or not any(connector.is_undecided for connector in connectors):
+            has_journal = any(self._has_journal(connector.settings) for connector in connectors)
+            if not has_journal or not any(connector.is_undecided for connector in connectors):
                 return
             self._stopping.wait(_POLL_S)
 
@@ -222,8 +236,11 @@ class EventsQuery(QueryRunner):
             tasks = {
                 topic: task
                 for topic, task in self._connectors.running_tasks(self._group, time.time()).items()
-                if task.settings.exactly_once_support != "disabled"
+                if self._has_journal(task.settings)
             }
+        if self._journals is not None:
+            self._restore(self._journals, tasks)
+            return
         obstacles = {topic: obstacle(self._worker, task.settings) for topic, task in tasks.items()}
         self._claim({topic: task for topic, task in tasks.items() if not obstacles[topic]})
         owner = self._ownership.owner
@@ -242,6 +259,43 @@ class EventsQuery(QueryRunner):
             with self._lock:
                 self._journal = journal
 
+    def _restore(self, journals: PulsarJournals, tasks: Mapping[str, Task]) -> None:
+        """Have these tasks' topics begin where the journals of a group are, on Pulsar."""
+        self._claim(tasks)
+        for task in tasks.values():
+            reason = obstacle(self._worker, task.settings)
+            if task.settings.exactly_once_support == "required":
+                note_failed_attempt(task, not_supported(task.settings, reason), time.time())
+            elif task.settings.exactly_once_support == "requested":
+                self._warn_of(task, reason)
+        restored = {topic: task for topic, task in tasks.items() if self._ownership.owns([topic]) and not task.error}
+        if restored:
+            memory = DriverMemory(self._held_positions, self._unconfirmed, self._waiting)
+            journal = JournalOfRun(self._worker, None, memory, self._wait, journals)
+            for topic, error in journal.begin(restored).items():
+                note_failed_attempt(restored[topic], error, time.time())
+            with self._lock:
+                self._journal = journal
+
+    def _commit_outcomes(self, batch: int, entries: Mapping[str, list[bytes]]) -> None:
+        """Write what a batch left to the journals, which is on the disk already, once its records are there."""
+        journal, journals = self._journal, self._journals
+        if journal is None or journals is None:
+            return
+        # Before the held positions: so positions of a later epoch are not taken for ones of this.
+        epochs = self._held_positions.epochs(entries)
+        ends = overlaid(planned(self.checkpoint, batch), self._held_positions.offsets())
+        now_ms = int(time.time() * 1000)
+        topics = {topic: journal.connectors[topic] for topic in entries if topic in journal.topics}
+        positions = {
+            topic: {
+                partition: GroupPosition(offset, epochs[topic], now_ms)
+                for partition, offset in ends.get(topic, {}).items()
+            }
+            for topic in topics
+        }
+        journal.note_batch(journals.commit_records(topics, entries, positions))
+
     def _wait(self, seconds: float) -> None:
         """Wait, unless the query is to end. Raises HelenusError then."""
         if self._stopping.wait(seconds):
@@ -253,6 +307,10 @@ class EventsQuery(QueryRunner):
             note_failed_attempt(task, not_supported(task.settings, reason), time.time())
             return
         self._repeating.add(task.events)
+        self._warn_of(task, reason)
+
+    def _warn_of(self, task: Task, reason: str) -> None:
+        """Warn, once, that a table's records may be repeated."""
         if task.events not in self._warned_of:
             self._warned_of.add(task.events)
             does = "records of a batch that is done again are repeated"

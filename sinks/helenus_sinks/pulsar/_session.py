@@ -79,9 +79,17 @@ class ProducerSession:
 
     def release(self) -> None:
         """Leave producers with exclusive access, from the caller's thread, once all records are acknowledged."""
-        owning = [writer for writer in self.writers.values() if writer.topic_epoch is not None]
+        owning = [writer for writer in self.writers.values() if writer.topic_epoch is not None and not writer.stays]
         if owning:
             self.loop.call_soon_threadsafe(self._release, owning)
+
+    def leave(self, topic: str) -> None:
+        """Leave the producers of a topic that has another epoch now, from the caller's thread, once all its records are
+        acknowledged.
+        """
+        for (name, _), writer in self.writers.items():
+            if name == topic:
+                self.loop.call_soon_threadsafe(writer.release)
 
     def wait(self, seconds: float) -> None:
         """Wait for news, such as an acknowledgement, from the caller's thread."""

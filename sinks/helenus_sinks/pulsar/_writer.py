@@ -58,8 +58,9 @@ class _Batch:
 
 
 class Writer:
-    """Appends to `topic`, a partition of `topic_name`. Only `records`, `is_scheduled`, `schema` and `topic_epoch` are
-    used outside of the loop. With a `topic_epoch` the broker refuses those with lower ones from the first record on.
+    """Appends to `topic`, a partition of `topic_name`. Only `records`, `is_scheduled`, `schema`, `topic_epoch` and
+    `stays` are used outside of the loop. With a `topic_epoch` the broker refuses those with lower ones from the first
+    record on; one that `stays` is not left after each batch.
 
     A producer with exclusive access is never closed by a command: a broker that handles one just when another producer
     fences this one waits for itself, for ever (its `Producer.close` and its `AbstractTopic` lock each other, 4.0.8).
@@ -78,6 +79,7 @@ class Writer:
         self.is_scheduled = False
         self.schema: tuple[Any, bytes] = None, b""
         self.topic_epoch: int | None = None
+        self.stays = False
         self._session = session
         self._topic_name = topic_name
         self._topic = topic

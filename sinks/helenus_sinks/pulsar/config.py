@@ -15,6 +15,7 @@ class PulsarConfig:
     """How to reach Pulsar. `batches`: `mixed`, or `key` for sinks with subscriptions of the type Key_Shared.
 
     `linger`: s that a record waits for others of its partition, unless they fill a batch, or a flush begins.
+    With `shares_subscriptions` several processes may have consumers of one: of a group's former leader, which hangs.
     """
 
     service_url: str
@@ -26,6 +27,7 @@ class PulsarConfig:
     check_hostname: bool = True
     batches: Literal["mixed", "key"] = "mixed"
     linger: float = 0.005
+    shares_subscriptions: bool = False
 
     def __repr__(self) -> str:
         return f"PulsarConfig({self.service_url}, {self.tenant}/{self.namespace})"

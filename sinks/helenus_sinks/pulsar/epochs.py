@@ -6,6 +6,7 @@ was deleted and made anew, and forgot its epoch.
 
 from __future__ import annotations
 
+import itertools
 import re
 import time
 from collections.abc import Collection, Mapping
@@ -16,6 +17,10 @@ from helenus_schemas.errors import HelenusError, Kind
 _TIME_BITS, _RANDOM_BITS = 20, 10
 """Below an epoch's time in ms, and of these at random: the others are for the runs of one start, of which each has two
 epochs. Should there be more than 512, they run on into the bits above, and are higher all the same.
+"""
+_TERM_MS = 60_000
+"""Between the epochs of two leaders, however their clocks differ: room for the runs of the first one, of which a
+millisecond has 512.
 """
 _CURRENT = re.compile(r"Current epoch: (\d+)")
 _FIRST_TIME_MS = 1_500_000_000_000
@@ -49,6 +54,23 @@ def run_epoch(first: int, run: int) -> int:
     return first + 2 * run
 
 
+def term_epoch(now_ms: int, random: int, former: int) -> int:
+    """Return the epoch before those of a leader's runs: higher than all that a `former` leader has, 0 for none."""
+    return first_epoch(now_ms, random, former + (_TERM_MS << _TIME_BITS) if former else 0)
+
+
+class TermEpochs:
+    """The epochs of one term of a group's leader, after its `first`. Any thread may use it."""
+
+    def __init__(self, first: int) -> None:
+        self._first = first
+        self._runs = itertools.count(1)
+
+    def take(self) -> int:
+        """Return the next one, for whatever it writes to; the one below is the term's as well."""
+        return run_epoch(self._first, next(self._runs))
+
+
 def since(epoch: int) -> str:
     """Return when the start of an epoch was, for people; empty if it is none of ours."""
     time_ms = epoch >> _TIME_BITS
@@ -57,9 +79,20 @@ def since(epoch: int) -> str:
     return time.strftime("since %Y-%m-%dT%H:%M:%SZ", time.gmtime(time_ms / 1000))
 
 
-def taken_over(refusal: str, where: str) -> HelenusError:
+class TakenOver(HelenusError):
+    """The error of a producer whose epoch is lower than the partition's; 0 if that is not known."""
+
+    epoch = 0
+
+    def __reduce__(self) -> tuple[type[HelenusError], tuple[Kind, str, str, str]]:
+        return (HelenusError, (self.kind, self.what, self.where, self.advice))
+
+
+def taken_over(refusal: str, where: str) -> TakenOver:
     """Return the error of a producer whose epoch is too low, as a broker's `refusal` says."""
     current = _CURRENT.search(refusal)
     begun = since(int(current[1])) if current else ""
     other = f": {begun}" if begun else ""
-    return HelenusError(Kind.NOT_OWNER, f"another worker writes these records{other}", where)
+    error = TakenOver(Kind.NOT_OWNER, f"another worker writes these records{other}", where)
+    error.epoch = int(current[1]) if current else 0
+    return error

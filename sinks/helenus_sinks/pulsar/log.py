@@ -56,6 +56,7 @@ class PulsarLog:
         self._sequences: dict[str, int] = {}
         self._largest = FRAME_MAX
         self._epoch: int | None = None
+        self._kept: dict[str, int] = {}
         self._deadline = math.inf
 
     @property
@@ -144,6 +145,14 @@ class PulsarLog:
         """
         self._epoch = epoch
 
+    def keep(self, topic: str, epoch: int) -> None:
+        """As `own`, for one topic, which needs no schema: its producers stay from batch to batch, since no other
+        process takes turns with this one.
+        """
+        if self._kept.get(topic) != epoch and self._session is not None:
+            self._session.leave(topic)  # brokers have closed its producers, without a word
+        self._kept[topic] = epoch
+
     def append(self, topic: str, partition: int, key: bytes | None, value: bytes | None, headers: Headers = ()) -> None:
         size = size_of(key, value, headers)
         session = self._session or self._start()
@@ -215,7 +224,8 @@ class PulsarLog:
             session.writers[topic, partition] = writer
         writer.schema = self._schemas.get(topic, (None, b""))
         # Dead letters have no schema: several connectors may write them to one topic.
-        writer.topic_epoch = self._epoch if topic in self._schemas else None
+        writer.topic_epoch = self._kept.get(topic, self._epoch if topic in self._schemas else None)
+        writer.stays = topic in self._kept
         return writer
 
     def _partition_name(self, topic: str, partition: int) -> str:
