@@ -333,7 +333,7 @@ def _stage_for(plan: QueryPlan, settings: ConnectorSettings, epoch: int, log: Lo
     def make(parts: StageParts) -> Stage:
         directory = parts.directory / str(epoch)
         directory.mkdir(mode=0o700, exist_ok=True)
-        schemas = parts.schemas(log, directory / "schemas.json")
+        schemas = parts.schemas(log, directory / "schemas")
         return Stage(settings, parts.session, log, directory, parts.directory, schemas)
 
     stage = worker_process.stage_for(plan, settings, epoch, make)

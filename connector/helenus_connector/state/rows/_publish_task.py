@@ -171,7 +171,7 @@ def stage_of(plan: QueryPlan, settings: ConnectorSettings, is_once: bool = False
     append = partial(log.append, settings.events) if is_once else partial(_append, plan, settings)
 
     def make(parts: StageParts) -> MergedStage:
-        schemas = parts.schemas(log, parts.directory / "schemas.json")
+        schemas = parts.schemas(log, parts.directory / "schemas")
         return MergedStage(settings, parts.session, log, append, parts.directory, schemas)
 
     stage = worker_process.stage_for(plan, settings, 0, make)
