@@ -175,7 +175,7 @@ class AgentSettings(ListenerSettings, CassandraSettings, PulsarSettings, KafkaSe
     startup_timeout_ms: Annotated[Milliseconds, Group("Agent")] = 0
     """How long the start waits for Cassandra and the brokers."""
     poll_interval_ms: Annotated[Milliseconds, Field(ge=1, le=1000), Group("Agent", "LOW", expert=True)] = 20
-    """Longest pause between two looks at live segments: 2 after a change, then growing; at least 40 when quiet."""
+    """Longest pause between two looks at live segments: 2 after a change, then growing; at least 80 when quiet."""
     listeners: Annotated[str, AfterValidator(_check_listener), Group("Agent", "HIGH")] = ""
     """Address of `/metrics`, `/health` and with `config.store=cassandra` the REST API, as http://host:port or
     https://host:port; default: none is open."""

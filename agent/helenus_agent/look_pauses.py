@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 
 _QUIET_S = 5.0  # without anything to read, after which there are fewer looks
-_QUIET_PAUSE_S = 0.04  # between two of these, at least: 25 a second take 0.1 % of a core
+_QUIET_PAUSE_S = 0.08  # between two of these, at least
 _SHORTEST_S = 0.002  # after a change, so that one is seen after 1 ms on average; 1 % of a core
 _MANY = 5  # changes in a look, with which the shortest pause is so many times as long: 100 looks a second for any rate
 _PAUSES = 100  # a look follows after this part of the time since the last change, which waits for 1 % of that at most

@@ -540,12 +540,12 @@ def test_the_agent_polls_less_often_while_nothing_is_written(bench: Bench, monke
 
     def sleep(seconds: float) -> None:
         slept.append(seconds)
-        if slept == [0.04] * 3:
+        if slept == [0.08] * 3:
             bench.raw.write(10, write_of(TABLE, 0))
 
     monkeypatch.setattr(module.time, "sleep", sleep)
     agent._sleep_while_idle(threading.Event())  # until something is written
-    assert slept == [0.04, 0.04, 0.04]
+    assert slept == [0.08, 0.08, 0.08]
     bench.run_agent()
     assert bench.keys == [0]
     slept.clear()
@@ -555,12 +555,12 @@ def test_the_agent_polls_less_often_while_nothing_is_written(bench: Bench, monke
     monkeypatch.setattr(look_pauses, "_QUIET_S", 0.0)
     agent._listed_at = 0.0
     agent._sleep_while_idle(threading.Event())  # until cdc_raw is to be listed
-    assert slept == [0.02, 0.04]
+    assert slept == [0.02, 0.08]
     agent._listed_at = time.monotonic()
     queries_before = bench.cassandra.asked
     monkeypatch.setattr(bench.cassandra, "changed", iter([False, False, True, False, False]).__next__)
     agent._sleep_while_idle(threading.Event())  # until the node says, once, that its schema has changed
-    assert slept == [0.02, 0.04, 0.04, 0.04, 0.04]
+    assert slept == [0.02, 0.08, 0.08, 0.08, 0.08]
     agent.step()
     assert bench.cassandra.asked == queries_before + 1
 
@@ -580,7 +580,7 @@ def test_pauses_grow_with_the_time_since_the_last_change(bench: Bench, monkeypat
 
     monkeypatch.setattr(module.time, "sleep", sleep)
     monkeypatch.setattr(module.time, "monotonic", lambda: now)
-    for since, pause in ((0.0, 0.002), (0.1, 0.002), (0.5, 0.005), (1.4, 0.014), (3.0, 0.015), (5.1, 0.04)):
+    for since, pause in ((0.0, 0.002), (0.1, 0.002), (0.5, 0.005), (1.4, 0.014), (3.0, 0.015), (5.1, 0.08)):
         agent._listed_at, agent._pauses._changed_at, agent._pauses._read_at = now, now - since, now - since
         slept.clear()
         agent._sleep_while_idle(threading.Event())
