@@ -17,7 +17,7 @@ from patience import eventually
 
 from helenus_stack.status import Status
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.integration, pytest.mark.long]  # a worker that starts twice
 
 KEYSPACE = "helenus_statements"
 REPLICATION = "{'class': 'SimpleStrategy', 'replication_factor': 1}"
