@@ -17,7 +17,6 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
-from collections import Counter
 from pathlib import Path
 
 import structlog
@@ -30,6 +29,7 @@ from helenus_agent.commitlog.entries import last_entry
 from helenus_agent.commitlog.segment import Segment
 from helenus_agent.commitlog.segment_header import Corrupt
 from helenus_agent.config import CDC_OFF, AgentSettings
+from helenus_agent.decoded_batches import count_batch, unmarked_batches
 from helenus_agent.delivery.change_spans import ChangeSpans
 from helenus_agent.delivery.outbox import Outbox
 from helenus_agent.followed_tables import FollowedTables
@@ -43,8 +43,9 @@ from helenus_agent.segments.segment_queue import SegmentQueue
 from helenus_agent.segments.transfer import Transfer
 from helenus_agent.state import StateDirectory, quarantine
 from helenus_agent.state_store.state_store import StateStore
+from helenus_agent.transient import may_pass
 from helenus_schemas import errors
-from helenus_schemas.errors import Action, HelenusError, Kind
+from helenus_schemas.errors import HelenusError, Kind
 from helenus_schemas.names import counted
 from helenus_schemas.service import descriptors
 from helenus_schemas.service.failpoints import reach
@@ -60,12 +61,6 @@ _FLUSH_LAST = 5.0  # the same at the end
 STARTING = "the agent is starting"
 """Why an agent is not healthy at first."""
 _log = structlog.get_logger(__name__)
-
-
-def may_pass(error: BaseException) -> bool:
-    """True if a retry may succeed: a server is away, or this process has no descriptor left."""
-    is_transient = isinstance(error, HelenusError) and error.action is Action.RETRY
-    return is_transient or descriptors.are_exhausted(error)
 
 
 class Agent:
@@ -93,8 +88,7 @@ class Agent:
         self._store = store
         self._positions = positions
         self._outbox = Outbox(log, settings)
-        may_remove = None if store is None else store.may_remove
-        self._removal = Removal(transfer, quarantine(state.directory), positions, may_remove)
+        self._removal = Removal(transfer, quarantine(state.directory), positions, store and store.may_remove)
         self._queue = SegmentQueue(directory, positions)
         self._followed = FollowedTables(settings, cassandra, self._outbox, self._queue, state, positions, self._commit)
         self._first = positions.first
@@ -201,9 +195,9 @@ class Agent:
         self._followed.emit()
         # 4 read
         segment = self._queue.next()
-        for ended in self._queue.finished:
-            if ended.unmarked_bytes:
-                self._resend_unmarked(ended)
+        plans = self._followed.tables.plans
+        for ended, batch in unmarked_batches(self._positions, plans, self._queue.finished, _EVENTS):
+            self._append_batch(ended, batch, time.time_ns())
         if segment is None:
             self._followed.emit_all_drops()
             if not self._outbox.waiting:
@@ -332,24 +326,6 @@ class Agent:
         elif not batch.next and not live:
             self._read_piece(segment, max_bytes * 2)  # an entry larger than the piece
 
-    def _resend_unmarked(self, segment: Segment) -> None:
-        """Append once more what was read of a segment and is no part of it: its node crashed before a marker came, and
-        did not replay it. Who reads rows again then sees what Cassandra has now. Raises HelenusError.
-        """
-        size, start = segment.unmarked_bytes, 0
-        try:
-            data, base = segment.read_unmarked()
-        except OSError as error:
-            raise HelenusError(Kind.CDC_DIRECTORY, f"cannot read: {error.strerror}", str(segment.path)) from None
-        plans, node = self._followed.tables.plans, self._positions.host_id
-        while start < len(data):
-            batch = decode(data[start:], base + start, False, plans, node, segment.id, segment.version, _EVENTS, True)
-            self._append_batch(segment, batch, time.time_ns())
-            start += batch.next
-            if not batch.next:
-                break
-        gaps.report_taken_back(self._positions, segment.id, start, size - start)
-
     def _append_batch(self, segment: Segment, batch: DecodedBatch, read_ns: int) -> None:
         """Append the events of a batch; count and report its problems."""
         self._followed.emit_drops_before(batch.changes)
@@ -364,17 +340,7 @@ class Agent:
             self._read_unlinked.add(segment.id)
             gaps.report_unlinked(segment.id, segment.path)
         self._oldest = segment.since if self._oldest is None else min(self._oldest, segment.since)
-        metrics.MUTATIONS.inc(batch.mutations)
-        for reason, count in Counter(batch.skipped).items():
-            metrics.SKIPPED.labels(reason).inc(count)
-        for table in tables.followed_now if "malformed_key" in batch.skipped else ():
-            plan = tables.plans[table.id.bytes]
-            if plan.malformed:
-                gaps.report_malformed(self._positions, table, plan.malformed, segment.id)
-                plan.malformed = 0
-        for position, problem in batch.problems:
-            breaks_section = batch.broken and (position, problem) == batch.problems[-1]
-            gaps.report_corrupt(segment, position, problem, segment.unread[0].end - position if breaks_section else 0)
+        count_batch(self._positions, tables, segment, batch)
         self._has_progress = True
         self._pauses.note_read(len(batch.changes))
 

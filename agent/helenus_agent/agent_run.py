@@ -15,7 +15,7 @@ from tenacity import RetryCallState, Retrying, retry_if_exception, wait_fixed
 from tenacity.nap import sleep_using_event
 
 from helenus_agent import metrics
-from helenus_agent.agent import STARTING, Agent, may_pass
+from helenus_agent.agent import STARTING, Agent
 from helenus_agent.commitlog import decoder
 from helenus_agent.config import AgentSettings, check_places, raw_directory
 from helenus_agent.delivery.change_spans import ChangeSpans
@@ -26,6 +26,7 @@ from helenus_agent.segments.segment_queue import list_segment_ids
 from helenus_agent.segments.transfer import transfer_of
 from helenus_agent.state import StateDirectory, note_cdc_off, owned
 from helenus_agent.state_store.state_store import StateStore
+from helenus_agent.transient import may_pass
 from helenus_schemas import __version__
 from helenus_schemas.errors import HelenusError, Kind
 from helenus_schemas.service.span_exporter import SpanQueue, check_traces, traced_ratio

@@ -16,6 +16,7 @@ from helenus_connector.control.connectors import Connectors
 from helenus_connector.control.status import Task
 from helenus_connector.control.topics import TopicQueries
 from helenus_connector.log.events import Offsets, behind, pace_s
+from helenus_connector.query.query_runner import QueryRunner
 from helenus_schemas.errors import HelenusError
 
 _log = structlog.get_logger(__name__)
@@ -59,6 +60,15 @@ class ConnectorReports:
         self._reasons: set[tuple[str, ...]] = set()
         self.away: HelenusError | None = None
         self.lag_every_s = pace_s(0)
+
+    def note_hindrances(self, queries: Mapping[str, QueryRunner], starting: str) -> None:
+        """Note with the connectors of each group why its query runs no batches: `starting` where there is none yet."""
+        for group in {c.settings.query_group for c in self._connectors.all().values()}:
+            query = queries.get(group)
+            if query is None:
+                self._connectors.note_hindrance(group, starting, idle=True)
+            else:
+                self._connectors.note_hindrance(group, query.trouble(), not query.has_done_batches)
 
     def report_lag(self, topics: TopicQueries) -> None:
         """Report how far each table is behind the end of its events topic."""

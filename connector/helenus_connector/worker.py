@@ -244,7 +244,7 @@ class Worker:
                 self._run_due_work(directory)
             if self._member is not None:
                 self._member.renew_positions(self.connectors)
-        self._note_hindrances()
+        self._reports.note_hindrances(self._queries, _NO_SPARK if self._spark is None else NO_BATCH)
 
     @contextlib.contextmanager
     def _absence_tolerated(self) -> Iterator[None]:
@@ -360,16 +360,6 @@ class Worker:
     def _all_run(self) -> bool:
         """Return whether all queries have done a batch."""
         return all(query.is_running for query in self._queries.values())
-
-    def _note_hindrances(self) -> None:
-        """Note with the connectors of each group why its query runs no batches."""
-        starting = _NO_SPARK if self._spark is None else NO_BATCH
-        for group in {c.settings.query_group for c in self.connectors.all().values()}:
-            query = self._queries.get(group)
-            if query is None:
-                self.connectors.note_hindrance(group, starting, idle=True)
-            else:
-                self.connectors.note_hindrance(group, query.trouble(), not query.has_done_batches)
 
     def _new_query(self, group: str, directory: Path) -> EventsQuery | RowsQuery:
         if self._has_rows(group):

@@ -168,7 +168,7 @@ def test_snapshots_are_loaded_after_the_directory_is_claimed(tmp_path: Path) -> 
 def test_a_reason_is_shown_everywhere(why: str, worker: Worker, tmp_path: Path) -> None:
     arrange, name, text, kind = REASONS[why]
     arrange(worker, tmp_path)
-    worker._note_hindrances()
+    _note_hindrances(worker)
     worker._reports.report_states()
     parts = worker.connectors, worker.snapshots, worker.verifications, worker._history
     listener = serve(worker.worker, *parts, worker.ready, worker.health)
@@ -208,7 +208,7 @@ def test_nothing_is_called_running_whose_query_does_not_start(
     worker._spark = object()
     the_task(worker)
     worker._queries = {} if query is None else {"default": query}
-    worker._note_hindrances()
+    _note_hindrances(worker)
     status = worker.connectors.status("shop")
     assert (status.state, status.tasks[0].state) == states
     assert (status.trace is None) == (query is not None and query.trouble() is None)
@@ -221,7 +221,7 @@ def test_a_retried_task_whose_query_has_no_batch_is_unassigned(worker: Worker) -
     for has_done_batches, state in ((False, "UNASSIGNED"), (True, "RUNNING")):
         query: Any = SimpleNamespace(trouble=str, has_done_batches=has_done_batches)
         worker._queries = {"default": query}
-        worker._note_hindrances()
+        _note_hindrances(worker)
         (task,) = worker.connectors.status("shop").tasks
         assert (task.state, "cannot connect" in str(task.trace)) == (state, True)
     worker._queries.clear()
@@ -229,7 +229,7 @@ def test_a_retried_task_whose_query_has_no_batch_is_unassigned(worker: Worker) -
 
 def test_what_tasks_wait_for_precedes_that_no_batch_is_done(worker: Worker) -> None:
     the_task(worker).waiting = "waits for its events topic"
-    worker._note_hindrances()
+    _note_hindrances(worker)
     status = worker.connectors.status("shop")
     assert (status.trace, status.obstacle) == (None, "waits for its events topic")
 
@@ -242,3 +242,7 @@ def test_a_file_that_failed_is_looked_at_again(worker: Worker, tmp_path: Path) -
     found_connectors = worker._keyspaces.find_connectors(Keyspaces(["shop"]), may_wait=False)  # type: ignore[arg-type]
     assert list(found_connectors) == ["db-shop"]
     assert "db" not in worker.connectors.all_with_files()
+
+
+def _note_hindrances(worker: Worker) -> None:
+    worker._reports.note_hindrances(worker._queries, "starting: Spark is not there yet")

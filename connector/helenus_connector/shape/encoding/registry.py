@@ -189,7 +189,7 @@ class Registry:
         that was given to `keep`, the schema of the values follows it.
         """
         name = self._cache_name(subject, schema)
-        return self._cached_ids().get(name, self._backup_ids(subject).get(name))
+        return self._cached_ids(subject).get(name, self._backup_ids(subject).get(name))
 
     def remembered_ids(self, subject: str) -> frozenset[int]:
         """Return all ids under which this host knows schemas of a subject, without asking."""
