@@ -22,7 +22,7 @@ from helenus_connector.journal import recovery
 from helenus_connector.journal._positions import group_of, read_positions
 from helenus_connector.journal._topic import Journals
 from helenus_connector.journal.recovery import DriverMemory, JournalOfRun
-from helenus_connector.journal.transaction import BatchTransaction
+from helenus_connector.journal.transaction import BatchTransaction, outcome_entry
 from helenus_connector.log._kafka_planner import KafkaPlanner
 from helenus_connector.log.choice import owned_data_log
 from helenus_connector.pipeline.batch_outcome import BatchOutcome
@@ -205,7 +205,7 @@ def test_a_transaction_that_was_not_committed_left_nothing(runs: Runs) -> None:
     log = owned_data_log(runs.worker, runs.owner, 0)
     transaction = runs.transaction(log, {0: 9})
     outcome = runs.waiting_outcome(b"a")
-    for record in transaction._entry(outcome).to_records():
+    for record in outcome_entry(runs.group, runs.settings.events, outcome, has_waiting=True).to_records():
         log.append(transaction.journal, 0, b"k", record)
     transaction.flush(30)
     transaction.abort()

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import random
 import struct
+import subprocess
 import threading
 import zlib
 from base64 import b64encode
 from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
@@ -343,3 +346,23 @@ def test_a_topic_that_is_gone(topic: Topic, config: PulsarConfig) -> None:
         next(partition.entries(1, 0.5))
     assert error.value.kind is Kind.BROKER_REFUSED
     brokers_of.close()
+
+
+def test_a_forked_process_closes_no_connection_of_its_parent(tmp_path: Path) -> None:
+    """Such as that which becomes Spark's JVM: its parent's threads are gone there, and with them what they keep."""
+    closed, opened, ended = tmp_path / "closed", threading.Event(), threading.Event()
+
+    def keep_open() -> None:
+        opened_brokers: Any = SimpleNamespace(close=closed.touch)
+        pulsar_reader._open_partitions.brokers[PulsarConfig("pulsar://h:1")] = opened_brokers
+        opened.set()
+        ended.wait()
+
+    thread = threading.Thread(target=keep_open, daemon=True)
+    thread.start()
+    opened.wait()
+    subprocess.run(["true"], preexec_fn=lambda: None, check=True)
+    assert not closed.exists()
+    ended.set()
+    thread.join()
+    eventually(closed.exists, "it is closed with its thread", every=0.05)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import sys
 import threading
 import weakref
@@ -96,7 +97,7 @@ class _OpenPartitions(threading.local):
         self.brokers: dict[PulsarConfig, PulsarBrokers] = {}
         self.partitions: dict[tuple[PulsarConfig, str, int], PulsarPartition] = {}
         self._thread = _Thread()
-        weakref.finalize(self._thread, _close_all, self.brokers).atexit = False
+        weakref.finalize(self._thread, _close_all, self.brokers, os.getpid()).atexit = False
 
     def open_at(self, config: PulsarConfig, offset_range: OffsetRange) -> PulsarPartition:
         """Return the partition, opened at the range's start."""
@@ -126,7 +127,13 @@ class _OpenPartitions(threading.local):
             del sizes[0]
 
 
-def _close_all(brokers: dict[PulsarConfig, PulsarBrokers]) -> None:
+def _close_all(brokers: dict[PulsarConfig, PulsarBrokers], process: int) -> None:
+    """Close the connections of a thread that ended, in its own `process`. In one that was forked its other threads are
+    gone as well; to close a loop there would take the sockets from the parent's epoll, and its reader would wait for
+    ever.
+    """
+    if os.getpid() != process:
+        return
     for each in brokers.values():
         each.close()
     brokers.clear()
