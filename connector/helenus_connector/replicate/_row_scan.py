@@ -20,7 +20,7 @@ _log = structlog.get_logger(__name__)
 
 
 @dataclass(frozen=True)
-class SnapshotRequest:
+class InitialCopy:
     """Which rows are copied: of partitions with tokens above `after`, up to `until`. `file` notes how far that is."""
 
     file: Path
@@ -31,7 +31,7 @@ class SnapshotRequest:
 class RowScan:
     """A scan of all tables, one after the other. Raises HelenusError STATE for a file that can't be used."""
 
-    def __init__(self, request: SnapshotRequest, copies: Mapping[str, TableCopy], patience: Patience) -> None:
+    def __init__(self, request: InitialCopy, copies: Mapping[str, TableCopy], patience: Patience) -> None:
         self._file = file = request.file
         self._after, self._until = request.after, request.until
         self._copies = copies
