@@ -20,8 +20,8 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Topic
 from helenus_connector.config.replication import ReplicationSettings
 from helenus_connector.replicate._cluster_table import open_session, read_table
 from helenus_connector.replicate._requests import Patience
-from helenus_connector.replicate._row_scan import RowScan
 from helenus_connector.replicate._row_scan import InitialCopy as InitialCopy
+from helenus_connector.replicate._row_scan import RowScan
 from helenus_connector.replicate._table_copy import Batch, TableCopy
 from helenus_schemas.cql.values import Malformed
 from helenus_schemas.errors import POLICIES, Action, HelenusError, Kind
