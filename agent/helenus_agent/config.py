@@ -43,12 +43,17 @@ _STATE_DIR = "/var/lib/helenus/agent"
 TransactionalPolicy = Literal["refuse", "gap"]
 
 
+def _pattern(pattern: str) -> str:
+    try:
+        re.compile(pattern)
+    except re.error as error:
+        raise ValueError(f"not a regular expression: {pattern!r}: {error}") from None
+    return pattern
+
+
 def _patterns(patterns: tuple[str, ...]) -> tuple[str, ...]:
     for pattern in patterns:
-        try:
-            re.compile(pattern)
-        except re.error as error:
-            raise ValueError(f"not a regular expression: {pattern!r}: {error}") from None
+        _pattern(pattern)
         if re.fullmatch(r"\w+", pattern):
             raise ValueError(f"{pattern} matches no table: give keyspace.table, or {pattern}\\..* for a whole keyspace")
         if character := re.search(r"""["';`]""", pattern):
@@ -95,14 +100,6 @@ def _replication(text: str) -> str:
     if text and not re.fullmatch(rf"\{{\s*{_ENTRY}(\s*,\s*{_ENTRY})*\s*\}}", text, re.ASCII):
         raise ValueError("give it as CQL: {'class': 'NetworkTopologyStrategy', 'dc1': 3}")
     return text
-
-
-def _variables(pattern: str) -> str:
-    try:
-        re.compile(pattern)
-    except re.error as error:
-        raise ValueError(f"not a regular expression: {error}") from None
-    return pattern
 
 
 _ENTRY = r"'[\w. -]+'\s*:\s*('[\w. /-]+'|\d+)"
@@ -214,7 +211,7 @@ class AgentSettings(ListenerSettings, CassandraSettings, PulsarSettings, KafkaSe
     """Folders whose files `configs` may refer to as `${file:PATH:KEY}`; default: none. The agent's own file, and the
     files that it refers to, are never allowed. Whoever may change `configs` can read what is in them."""
     config_providers_env_param_allowlist_pattern: Annotated[
-        str, AfterValidator(_variables), Group("Control plane", "LOW")
+        str, AfterValidator(_pattern), Group("Control plane", "LOW")
     ] = ""
     """Regular expression for the variables that `configs` may refer to as `${env:NAME}`; default: none."""
 

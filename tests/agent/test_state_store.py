@@ -290,7 +290,7 @@ class Bench:
             self.state,
             positions,
             delete,
-            self.store,
+            store=self.store,
         )
         self.agent.start()
 
