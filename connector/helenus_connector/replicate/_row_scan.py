@@ -20,7 +20,7 @@ _log = structlog.get_logger(__name__)
 
 
 @dataclass(frozen=True)
-class SnapshotRequest:
+class InitialCopy:
     """Which rows are copied: of partitions with tokens above `after`, up to `until`. `file` notes how far that is."""
 
     file: Path
@@ -33,7 +33,7 @@ class RowScan:
     are the names of the tables that no earlier run has copied rows of.
     """
 
-    def __init__(self, request: SnapshotRequest, copies: Mapping[str, TableCopy], patience: Patience) -> None:
+    def __init__(self, request: InitialCopy, copies: Mapping[str, TableCopy], patience: Patience) -> None:
         self._file = file = request.file
         self._after, self._until = request.after, request.until
         self._copies = copies

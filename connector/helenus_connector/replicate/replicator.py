@@ -21,7 +21,7 @@ from helenus_connector.config.replication import ReplicationSettings
 from helenus_connector.replicate._cluster_table import open_session, read_table
 from helenus_connector.replicate._requests import Patience
 from helenus_connector.replicate._row_scan import RowScan
-from helenus_connector.replicate._row_scan import SnapshotRequest as SnapshotRequest
+from helenus_connector.replicate._row_scan import InitialCopy as InitialCopy
 from helenus_connector.replicate._table_copy import Batch, TableCopy
 from helenus_schemas.cql.values import Malformed
 from helenus_schemas.errors import POLICIES, Action, HelenusError, Kind
@@ -84,7 +84,7 @@ class Replicator:
     """Replicates tables until it is stopped; with `once`, to the end that the topics had. `applied` counts changes."""
 
     def __init__(
-        self, settings: ReplicationSettings, sessions: tuple[Any, Any], once: bool, snapshot: SnapshotRequest | None
+        self, settings: ReplicationSettings, sessions: tuple[Any, Any], once: bool, snapshot: InitialCopy | None
     ) -> None:
         self._settings = settings
         self._once = once
