@@ -11,7 +11,7 @@ import structlog
 
 from helenus_connector.config.replication import ReplicationSettings
 from helenus_connector.replicate.comparison import ComparedTable, compare, key_text
-from helenus_connector.replicate.replicator import Replicator, SnapshotRequest, Stopped, both_sessions, refuse_loops
+from helenus_connector.replicate.replicator import InitialCopy, Replicator, Stopped, both_sessions, refuse_loops
 from helenus_schemas.names import counted
 from helenus_schemas.service import logs
 from helenus_schemas.settings.properties import ConfigError, Problem
@@ -41,7 +41,7 @@ def run_replicator(properties: Path, once: bool, snapshot: Path | None, token_ra
     settings = _load(properties)
     with both_sessions(settings, once) as sessions:
         refuse_loops(settings, sessions)
-        request = None if snapshot is None else SnapshotRequest(snapshot, *token_range)
+        request = None if snapshot is None else InitialCopy(snapshot, *token_range)
         replicator = Replicator(settings, sessions, once, request)
 
         def stop(*_: object) -> None:
