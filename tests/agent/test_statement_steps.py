@@ -4,6 +4,7 @@ wants it to.
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -74,6 +75,8 @@ class Store:
         former = self.rows.get((source.keyspace, source.table))
         if former is not None and former.sink is not None:
             return False
+        if source.sets_cdc and not (former is not None and former.sets_cdc):
+            return False
         self.rows[source.keyspace, source.table] = source
         return True
 
@@ -142,6 +145,38 @@ def test_killed_before_any_change_it_goes_on_when_repeated(kill_at: int) -> None
         store.kill_at = -1
         execute(store, DROP)
     assert store.state() == whole.state()
+
+
+@pytest.mark.parametrize("kill_at", range(6))
+def test_a_drop_undoes_what_was_not_completed(kill_at: int) -> None:
+    store = Store()
+    execute(store, SINK)
+    store.changes, store.kill_at = 0, kill_at
+    with contextlib.suppress(Killed):
+        execute(store, SOURCE)
+    store.kill_at = -1
+    execute(store, DROP.replace("SOURCE", "SOURCE IF EXISTS"))
+    assert not store.tables["ks", "t"]
+    assert not any(row.sink or row.sets_cdc for row in store.rows.values())
+
+
+def test_a_drop_meanwhile_is_seen() -> None:
+    store = Store()
+    execute(store, SINK)
+    alter = store.set_cdc
+
+    def alter_and_drop(keyspace: str, table: str, value: bool) -> None:
+        alter(keyspace, table, value)
+        if value:
+            store.set_cdc = alter  # type: ignore[method-assign]
+            execute(store, DROP)
+
+    store.set_cdc = alter_and_drop  # type: ignore[method-assign]
+    with pytest.raises(StatementError, match="somebody else changed the data source"):
+        execute(store, SOURCE)
+    assert not store.tables["ks", "t"]
+    execute(store, SOURCE)
+    assert store.sources() == [StoredSource("ks", "t", "cdc", "lake", True)]
 
 
 def test_repetition_changes_nothing() -> None:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import struct
 import uuid
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,6 +17,8 @@ from helenus_connector.replicate._cluster_table import RowImage
 from helenus_connector.replicate._differences import compare_rows, repair_cells
 from helenus_connector.replicate._fit import check_columns, check_keys, without_dropped
 from helenus_connector.replicate._statements import TargetStatements
+from helenus_connector.replicate._table_copy import TableCopy
+from helenus_connector.replicate.comparison import ComparedTable
 from helenus_schemas.cql.table import Column, Table
 from helenus_schemas.cql.types import CqlType, parse
 from helenus_schemas.errors import HelenusError, Kind
@@ -196,6 +200,36 @@ def test_cells_of_dropped_columns_are_left_out() -> None:
     assert without_dropped(row, source).cells == (Cell("v", 6, b"new"),)
     with pytest.raises(HelenusError, match=r"does not show columns that were written: \['m'\]"):
         without_dropped(row, table(column("v", text="text"), dropped=dropped))
+
+
+def test_a_change_of_a_newer_table_is_not_one_of_a_dropped_table() -> None:
+    """A node may not know yet that a table was made anew."""
+
+    def of_id(id: uuid.UUID) -> Table:
+        return replace(table(), id=id)
+
+    old, new, newer = (uuid.UUID(fields=(second, 0, 0x1000, 0x80, 0, 1)) for second in (1, 2, 3))
+    copy = TableCopy.__new__(TableCopy)
+    copy._dropped = set()
+    copy.source = SimpleNamespace(table=of_id(old))  # type: ignore[assignment]
+    shown = [of_id(old), of_id(new), of_id(new)]
+    copy.refresh = lambda: setattr(copy.source, "table", shown.pop(0))  # type: ignore[method-assign]
+    change = cells()._replace(table=new.bytes)
+    with pytest.raises(HelenusError, match="a newer table of this name") as raised:
+        copy._is_of_dropped_table(change)
+    assert raised.value.kind is Kind.SCHEMA_BEHIND
+    assert not copy._is_of_dropped_table(change)
+    # Those of the older one are left out, and cost one read.
+    assert [copy._is_of_dropped_table(cells()._replace(table=old.bytes)) for _ in range(3)] == [True] * 3
+    assert shown == []
+    shown.append(of_id(new))
+    with pytest.raises(HelenusError, match="a newer table"):
+        copy._is_of_dropped_table(cells()._replace(table=newer.bytes))
+
+
+def test_a_comparison_that_ended_early_is_not_equal() -> None:
+    assert ComparedTable("t", table()).is_equal
+    assert not ComparedTable("t", table(), is_complete=False).is_equal
 
 
 ROW = (KEY, Scope.ROW)

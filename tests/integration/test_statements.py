@@ -121,11 +121,12 @@ def test_a_table_is_published_by_statements_alone(status: Status, session: Any, 
         eventually(lambda: told.state("cdc-told.u") == "FAILED", told.connector.tail)
         assert "bootstrap.servers are others" in json.dumps(told.connectors())
         told.execute("DROP DATA_SOURCE cdc ON TABLE told.u; DROP DATA_SINK away")
-        # Again: nothing of before is lost, and what was written in between is not there.
+        # Again: nothing of before is lost. What was written in between may be there: agents publish what a table logs
+        # up to the end of the segment in which it loses CDC.
         told.execute(CREATE)
         write(*range(20, 30))
         arrive(*range(30))
-        assert told.keys() == set(range(30))
+        assert told.keys() - {100} == set(range(30))
         eventually(lambda: told.state("cdc-told.u") == "None")
         # A restart of the worker keeps the connector as REST left it, while Cassandra says nothing else.
         told.call_rest("PUT", "cdc-told.t/pause")

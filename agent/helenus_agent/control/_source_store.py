@@ -71,10 +71,11 @@ class SourceStore(ConfigStore):
         return self._is_applied(statement, (source.keyspace, source.table, source.service))
 
     def create_source(self, source: StoredSource) -> bool:
-        """Create a data source. Return False if the table has one."""
+        """Create a data source. Return False if the table has one, or if a DROP took back that the table is altered."""
         statement = f"UPDATE {self._keyspace}.data_sources SET sink = %s, sets_cdc = %s WHERE {_ONE_SOURCE}"
         key = (source.keyspace, source.table, source.service)
-        return self._is_applied(f"{statement} IF sink = null", (source.sink, source.sets_cdc, *key))
+        condition = "IF sink = null AND sets_cdc = true" if source.sets_cdc else "IF sink = null"
+        return self._is_applied(f"{statement} {condition}", (source.sink, source.sets_cdc, *key))
 
     def drop_source(self, source: StoredSource) -> bool:
         """Drop a data source: its row stays, without a sink. Return False if it is another one by now."""

@@ -134,10 +134,10 @@ class StatementSession:
                 return _changes((label, f"there already, with the sink {former.sink}: unchanged"))
         new_rows = self._plan_rows(statement)
         self._set_cdc(table, has_cdc)
-        somebody_else = f"somebody else created a data source of {table} just now: repeat the statement"
+        changed = f"somebody else changed the data source of {table} just now: repeat the statement"
         # 2. What a DROP has to undo.
         if not (has_cdc or is_complete or self._store.note_altering(former)):
-            raise table.word.refuse(somebody_else)
+            raise table.word.refuse(changed)
         # 3. Where agents publish to, and that they do.
         changes = []
         for service, row in new_rows.items():
@@ -151,14 +151,16 @@ class StatementSession:
         if not is_complete:
             source = replace(former, sink=statement.sink.value, sets_cdc=former.sets_cdc or not has_cdc)
             if not self._store.create_source(source):
-                raise table.word.refuse(somebody_else)
+                raise table.word.refuse(changed)
         return _changes((label, "there already" if is_complete else "created"), *changes)
 
     def _drop_source(self, statement: DropSource) -> StatementResult:
-        """Drop a data source. Its topics stay, and so do the connector's positions."""
+        """Drop a data source, or undo one that was not completed. Its topics stay, and so do the connector's
+        positions.
+        """
         table, label = statement.table, f"data_source cdc on {statement.table}"
         source = self._source(table)
-        if source.sink is None:
+        if source.sink is None and not source.sets_cdc:
             if not statement.if_exists:
                 raise table.word.refuse(f"{table} has no data source: DESCRIBE DATA_SOURCES lists them")
             return _changes((label, "not there"))

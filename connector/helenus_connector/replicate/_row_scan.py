@@ -29,7 +29,9 @@ class InitialCopy:
 
 
 class RowScan:
-    """A scan of all tables, one after the other. Raises HelenusError STATE for a file that can't be used."""
+    """A scan of all tables, one after the other. Raises HelenusError STATE for a file that can't be used. `begun_anew`
+    are the names of the tables that no earlier run has copied rows of.
+    """
 
     def __init__(self, request: InitialCopy, copies: Mapping[str, TableCopy], patience: Patience) -> None:
         self._file = file = request.file
@@ -50,6 +52,7 @@ class RowScan:
         except (durable.Damaged, ValueError, TypeError, AttributeError) as error:
             advice = "correct --snapshot, or delete the file to copy all rows anew"
             raise HelenusError(Kind.STATE, f"cannot read how far the snapshot is: {error}", str(file), advice) from None
+        self.begun_anew = frozenset(name for name, token in self._tokens.items() if token == self._after)
         self._save()
 
     @property

@@ -8,6 +8,7 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
+from uuid import UUID
 
 import structlog
 from cassandra import ConsistencyLevel
@@ -32,6 +33,10 @@ _SETTLE_S = 1.0
 """A node logs a write before its table has it: a row that is to be deleted in the target is looked for once more after
 this time."""
 _REPAIRS = 4
+_NEWER_ADVICE = (
+    "see whether all nodes of the source have the same schema version (nodetool describecluster); if it is gone, "
+    "commit the next offset to the group, then compare --repair"
+)
 _log = structlog.get_logger(__name__)
 
 
@@ -70,6 +75,7 @@ class TableCopy:
         self._seen: OrderedDict[tuple[str, int], None] = OrderedDict()
         self._checked: set[tuple[bytes, tuple[str, ...]]] = set()
         self._definitions: set[bytes] = set()
+        self._dropped: set[bytes] = set()
         self.is_light = False
         self.outdated = 0
         self.refresh()
@@ -318,14 +324,22 @@ class TableCopy:
         self._checked.add(version)
 
     def _is_of_dropped_table(self, cells: Cells) -> bool:
-        """Return whether a change is of a table of this name that was dropped since."""
-        source = self.source.table
-        if cells.table == source.id.bytes:
+        """Return whether a change is of a table of this name that was dropped since. Raises HelenusError SCHEMA_BEHIND
+        for a newer one than the definition is of.
+        """
+        if cells.table == self.source.table.id.bytes:
             return False
-        other = type(source.id)(bytes=cells.table)
-        if is_newer_table(other, source.id):
+        if cells.table not in self._dropped:
+            # The node that was asked for the definition may not have the newest one yet.
             self.refresh()
-        return cells.table != self.source.table.id.bytes
+            other = UUID(bytes=cells.table)
+            if is_newer_table(other, self.source.table.id):
+                problem = f"a newer table of this name, with the id {other}, has changes that the source does not show"
+                raise HelenusError(Kind.SCHEMA_BEHIND, problem, f"source {self.source.table.full_name}", _NEWER_ADVICE)
+            if cells.table == self.source.table.id.bytes:
+                return False
+            self._dropped.add(cells.table)
+        return True
 
     def _send_lists(self, statements: Sequence[Any]) -> None:
         """Send each statement once: one that is repeated would add its elements again. A failure may have written it:

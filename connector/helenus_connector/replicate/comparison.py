@@ -37,8 +37,8 @@ class ComparedTable:
 
     @property
     def is_equal(self) -> bool:
-        """Return whether nothing differs."""
-        return not (self.columns or self.differences)
+        """Return whether all was compared, and nothing differs."""
+        return self.is_complete and not (self.columns or self.differences)
 
 
 def compare(

@@ -118,6 +118,7 @@ class Replicator:
         self._consumer = new_client(Consumer, config, self._reports, where)
         try:
             self._patience.retry(self._check_topics, _BROKER_KINDS)
+            self._patience.retry(self._pass_removed, _BROKER_KINDS)
             self._consumer.subscribe(list(self._topics), on_assign=self._on_assign, on_revoke=self._on_revoke)
             self._follow()
         except KafkaException as failure:
@@ -163,6 +164,29 @@ class Replicator:
             if topic not in topics or topics[topic].error is not None:
                 advice = f"start the agents with {self._settings.keyspace}.{name} in their tables, which make it"
                 raise HelenusError(Kind.TOPIC_MISSING, f"there is no topic {topic}", where, advice)
+
+    def _pass_removed(self) -> None:
+        """Commit the first offsets there are where events were removed unread, of tables whose rows are all copied from
+        now on: these say what the events said. What is removed later than now is lost.
+        """
+        begun_anew = self._scan.begun_anew if self._scan is not None else ()
+        topics = [topic for topic, name in self._topics.items() if name in begun_anew]
+        if not topics:
+            return
+        try:
+            known = self._consumer.list_topics(timeout=_ANSWER_TIMEOUT_S).topics
+            partitions = [TopicPartition(topic, number) for topic in topics for number in known[topic].partitions]
+            passed = []
+            for position in committed(self._consumer, partitions):
+                low, _ = self._consumer.get_watermark_offsets(position, timeout=_ANSWER_TIMEOUT_S)
+                if 0 <= position.offset < low:
+                    passed.append(TopicPartition(position.topic, position.partition, low))
+                    where = {"topic": position.topic, "partition": position.partition}
+                    _log.warning("replicate.passed", **where, events=f"{position.offset} to {low - 1}")
+            if passed:
+                self._consumer.commit(offsets=passed, asynchronous=False)
+        except KafkaException as failure:
+            raise broker_error(failure.args[0], self._settings.group) from None
 
     def _consume(self) -> list[Message]:
         """Return the next messages; those that say that a partition has no more are noted."""
@@ -295,17 +319,18 @@ class Replicator:
 
     def _first_unread(self, consumer: Any, partition: TopicPartition) -> TopicPartition:
         """Return where to begin to read a partition. Raises HelenusError OFFSETS_LOST if events that were not read are
-        not there any more, unless rows are copied anyway.
+        not there any more.
         """
         position = committed(consumer, [partition])[0]
         low, _ = consumer.get_watermark_offsets(partition, timeout=_ANSWER_TIMEOUT_S)
         if position.offset >= low:
             return TopicPartition(partition.topic, partition.partition, position.offset)
-        if position.offset >= 0 and self._scan is None:
+        if position.offset >= 0:
             problem = f"events {position.offset} to {low - 1} were removed before they were read"
             where = f"topic {partition.topic}, partition {partition.partition}"
             raise HelenusError(Kind.OFFSETS_LOST, problem, where, _LOST_ADVICE)
-        if low and self._scan is None:
+        name = self._topics[partition.topic]
+        if low and (self._scan is None or name not in self._scan.begun_anew):
             _log.warning(
                 "replicate.begins_late",
                 topic=partition.topic,
