@@ -205,7 +205,7 @@ def test_the_schemas_version_is_asked_for_once_before_events_are_read(
         tasks, "request_version", lambda session: version_requests.append(session) or len(version_requests)
     )
     for stage_key, reused in task_caches.stages.items():
-        reused.value.run = lambda *args, name=stage_key[-1]: version_by_topic.update({name: args[-2]}) or BatchOutcome()
+        reused.value.run = lambda *args, name=stage_key[-1]: version_by_topic.update({name: args[5]}) or BatchOutcome()
     plan: Any = SimpleNamespace(directory="plan", group="default", owner=None, exactly_once={})
     topics = [f"events-ks.{table}" for table in ("t", "u", "v", "new")]
     parts: Any = SimpleNamespace(parts=[SimpleNamespace(ranges=[SimpleNamespace(topic=topic) for topic in topics])])
