@@ -296,7 +296,7 @@ class Segment:
         self._is_unmarked_read = True
         start, was_open = self._end + _MARKER, self.is_open
         read_bytes, size = max(0, self._position - start), 0
-        is_eager = self.mode == "eager" and self._header.decompress is None
+        is_eager = self.mode == "eager" and self.started and self._header.decompress is None
         if not read_bytes and not is_eager:
             return b"", 0, 0
         try:
