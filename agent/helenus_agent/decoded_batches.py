@@ -35,18 +35,15 @@ def count_batch(positions: Positions, tables: KnownTables, segment: Segment, bat
 def unmarked_batches(
     positions: Positions, plans: dict[bytes, TablePlan], segments: Iterable[Segment], max_events: int
 ) -> Iterator[tuple[Segment, DecodedBatch]]:
-    """Yield once more what was read of segments and is no part of them: their node crashed before a marker came, and
+    """Yield what may have been sent of segments and is no part of them: their node crashed before a marker came, and
     did not replay it. Report it when all of a segment is appended. Raises HelenusError.
     """
     for segment in segments:
-        size, start = segment.unmarked_bytes, 0
-        if not size:
-            continue
         try:
-            data, base = segment.read_unmarked()
+            data, base, read_bytes = segment.read_unmarked()
         except OSError as error:
             raise HelenusError(Kind.CDC_DIRECTORY, f"cannot read: {error.strerror}", str(segment.path)) from None
-        node = positions.host_id
+        node, start, size = positions.host_id, 0, max(read_bytes, len(data))
         while start < len(data):
             unread = data[start:]
             batch = decode(unread, base + start, False, plans, node, segment.id, segment.version, max_events, True)
@@ -54,4 +51,5 @@ def unmarked_batches(
             start += batch.next
             if not batch.next:
                 break
-        gaps.report_taken_back(positions, segment.id, start, size - start)
+        if size:
+            gaps.report_taken_back(positions, segment.id, start, size - start)

@@ -40,7 +40,7 @@ LOST = Counter(
 )
 TAKEN_BACK = Counter(
     "helenus_agent_taken_back_bytes",
-    "Bytes of log that were read, and that the node lost in a crash before its next sync.",
+    "Bytes of log that were read, or may have been, and that the node lost in a crash before its next sync.",
 )
 POSSIBLE_LOSS = Counter("helenus_agent_possible_loss", "Times that unread segments may have been deleted.")
 UNSEEN = Counter(

@@ -61,14 +61,16 @@ def test_nothing_is_lost(
         live.wait(lambda: len(live.keys(table)) == 1000)
         emitted = sum(live.keys(table).values())
 
-        # The node replays its log, says so in cdc_raw, and writes another; nothing is emitted again.
+        # The node replays its log, says so in cdc_raw, and writes another; nothing is emitted again, unless it was read
+        # ahead of a marker that the node had no time to write.
         node = Stack(directory, cassandra_yaml={**OPTIONS, **yaml})
         node.kill("cassandra1")
         node.start("cassandra1")
         live.wait(lambda: _answers(live))
         live.insert(table, 1000, 2000)
         live.wait(lambda: len(live.keys(table)) == 2000)
-        assert sum(live.keys(table).values()) == emitted + 1000
+        repeated = sum(live.keys(table).values()) - emitted - 1000
+        assert repeated == 0 or (mode == "eager" and repeated > 0 and "segment.taken_back" in live.out.read_text())
 
         total = 2000
         for _ in range(2):

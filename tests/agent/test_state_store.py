@@ -395,6 +395,34 @@ def test_without_a_file_the_start_waits_for_the_row(bench: Bench, table: MemoryT
     assert read(bench.state.directory) is None
 
 
+def test_a_file_that_is_older_than_the_row_does_not_go_on_alone(
+    bench: Bench, table: MemoryTable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The row was taken over, but the answer got lost, and then Cassandra is away: its gap must not be forgotten."""
+    bench.state.save(Positions(HOST, owner="a", epoch=4))
+    gap = LogGap(str(TABLE.id), 6, "lost")
+    table.row = StateRow("b", 9, 1, 0, snapshot(Positions(HOST, gaps=[gap])))
+    take_over = table.take_over
+
+    def take_over_unheard(*arguments: Any) -> bool:
+        assert take_over(*arguments)
+        raise HelenusError(Kind.CASSANDRA_UNREACHABLE, "the answer is lost", "fake")
+
+    monkeypatch.setattr(table, "take_over", take_over_unheard)
+    with pytest.raises(HelenusError, match="the answer is lost"):
+        bench.start()
+    monkeypatch.undo()
+    assert bench.store is not None
+    table.away = 1
+    with pytest.raises(HelenusError, match="away"):
+        bench.store.start()
+    bench.store.start()
+    saved = read(bench.state.directory)
+    assert saved is not None
+    assert saved.epoch == 11
+    assert gap in saved.gaps
+
+
 def test_an_idle_agent_writes_nothing(bench: Bench, table: MemoryTable) -> None:
     """Its own writes are in the log, too: a log without events is no reason for another one."""
     bench.start()

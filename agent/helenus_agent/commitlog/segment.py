@@ -157,16 +157,6 @@ class Segment:
         return compressed or (bool(self.unread) and self.unread[0].end >= self._size)
 
     @property
-    def unmarked_bytes(self) -> int:
-        """Return how many bytes were read that no marker came to cover, once it is read to its end.
-
-        The node's process or its machine has crashed: it has not replayed them. 0 if `read_unmarked` was called.
-        """
-        if self._is_unmarked_read or self._header is None or self._broken or not self.complete:
-            return 0
-        return max(0, self._position - self._end - _MARKER)
-
-    @property
     def remaining_bytes(self) -> int:
         """Return how many bytes there are after the last section that was found, at most."""
         index = read_index(self.path)
@@ -295,17 +285,30 @@ class Segment:
         self.advance(position)
         self._held_at = position
 
-    def read_unmarked(self) -> tuple[bytes, int]:
-        """Read the `unmarked_bytes` once more, as far as there still are. Returns them, and a position beyond each of
-        the segment's: readers of events take those of before for duplicates. Raises OSError.
+    def read_unmarked(self) -> tuple[bytes, int, int]:
+        """Read what follows the last marker of a segment that is complete and read: its node crashed, and has not
+        replayed that. Returns, once, entries that may be sent; a position beyond each of the segment's (readers of
+        events take those of before for duplicates); and how many bytes were read before for certain. If it is `eager`,
+        whoever read the others may have been killed before that was saved. Raises OSError.
         """
-        start, size = self._end + _MARKER, self.unmarked_bytes
+        if self._is_unmarked_read or self._header is None or self._broken or not self.complete:
+            return b"", 0, 0
         self._is_unmarked_read = True
+        start, was_open = self._end + _MARKER, self.is_open
+        read_bytes, size = max(0, self._position - start), 0
+        is_eager = self.mode == "eager" and self.started and self._header.decompress is None
+        if not read_bytes and not is_eager:
+            return b"", 0, 0
         try:
             self._open()
         except FileNotFoundError:
-            return b"", 0
-        return os.pread(self._fd, size, start), max(self._size, self._position) + start
+            return b"", 0, read_bytes
+        while is_eager and (entry_bytes := self._measure_entry(start + size)):
+            size += entry_bytes
+        data = os.pread(self._fd, max(read_bytes, size), start)
+        if not was_open:
+            self.close()
+        return data, max(self._size, self._position) + start, read_bytes
 
     def skip(self) -> None:
         """Skip the first section of `unread`."""
@@ -409,20 +412,24 @@ class Segment:
         """
         if self.complete or not self.started or not self.is_stable:
             return None
-        assert self._header is not None
-        if self._header.decompress is not None:
+        if self._header is None or self._header.decompress is not None:
             return None
         start = max(self._end + _MARKER, self._position)
         if start == self._held_at:
             return None
+        size = self._measure_entry(start)
+        return Section(start, start + size, start, start, size, live=True) if size else None
+
+    def _measure_entry(self, start: int) -> int:
+        """Return how many bytes the entry has that begins there, 0 if it is not there as a whole."""
         head = os.pread(self._fd, 8, start)
         size, crc = struct.unpack(">iI", head) if len(head) == 8 else (0, 0)
         if size <= 0 or crc != crc32(head[:4]):
-            return None
+            return 0
         body = os.pread(self._fd, size + 4, start + 8)
         if len(body) < size + 4 or crc32(body[:size], crc) != int.from_bytes(body[size:], "big"):
-            return None
-        return Section(start, start + size + ENTRY_OVERHEAD, start, start, size + ENTRY_OVERHEAD, live=True)
+            return 0
+        return int(size) + ENTRY_OVERHEAD
 
     def _check_end(self) -> None:
         """Raise Corrupt if the sections end before the index says; not if a restarted node wrote that index."""

@@ -25,7 +25,7 @@ Three modes say how soon an entry is read; all of them look at the files, and re
             take back what the disk did not have yet, on this replica: as it can with a write Cassandra acknowledged.
     eager   as soon as it is whole: an entry after the last marker counts if its CRCs are right, up to the first that
             is not. A crash of Cassandra alone can take it back too, since it replays only what a marker covers: then
-            the segment ends before what was read (`Segment.unmarked_bytes`). A segment's first entries wait for its
+            the segment ends before what was read (`Segment.read_unmarked`). A segment's first entries wait for its
             first marker, which shows that the older segments are all written; a change of the schema waits for its own,
             as the node logs it before it applies it.
 

@@ -46,6 +46,10 @@ class Ownership:
     written: StateSnapshot
 
 
+class RowNeeded(HelenusError):
+    """The row is newer than the file and could not be taken over, or nobody knows whether it was."""
+
+
 def read_file(state: StateDirectory, node: LocalNode) -> tuple[Positions | None, DamagedPositions | None]:
     """Return the positions in the file, None if there is none, or if it is damaged, with the error for that. Raises
     HelenusError for those of another node.
@@ -65,7 +69,9 @@ def take_over(
     saved: Positions | None,
     damage: DamagedPositions | None,
 ) -> Ownership:
-    """Own the row, and have the state directory hold the newer state of both. Raises HelenusError."""
+    """Own the row, and have the state directory hold the newer state of both. Raises HelenusError, RowNeeded
+    where the file alone would be outdated.
+    """
     for _ in range(_TRIES):
         row = table.read()
         if row is None and damage is not None:
@@ -87,11 +93,17 @@ def take_over(
         epoch = max(row.epoch if row else 0, positions.epoch) + 1
         positions = replace(positions, owner=str(owner), epoch=epoch, version=positions.version + 1)
         snapshot = StateSnapshot.of_positions(positions, node.disk, tables)
-        if row is None:
-            is_owner = table.insert(owner, epoch, snapshot, node.tokens)
-        else:
-            is_owner = table.take_over(owner, row.epoch, epoch, snapshot, node.tokens)
-        if is_owner or table.read_owner() == str(owner):
+        try:
+            if row is None:
+                is_owner = table.insert(owner, epoch, snapshot, node.tokens)
+            else:
+                is_owner = table.take_over(owner, row.epoch, epoch, snapshot, node.tokens)
+            is_owner = is_owner or table.read_owner() == str(owner)
+        except HelenusError as error:
+            if is_from_row:
+                raise RowNeeded(error.kind, error.what, error.where, error.advice) from None
+            raise
+        if is_owner:
             _write_files(state, positions, tables, damage if is_from_row else None)
             return Ownership(epoch, snapshot)
     raise HelenusError(

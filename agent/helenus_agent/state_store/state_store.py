@@ -26,7 +26,7 @@ from helenus_agent.state import StateDirectory
 from helenus_agent.state_store._lost_nodes import LostNodes
 from helenus_agent.state_store._snapshot import Disk, StateSnapshot
 from helenus_agent.state_store._state_table import RingView, StateTable
-from helenus_agent.state_store._take_over import LocalNode, Ownership, read_file, take_over
+from helenus_agent.state_store._take_over import LocalNode, Ownership, RowNeeded, read_file, take_over
 from helenus_schemas.errors import HelenusError, Kind
 
 _URGENT_S = 1.0  # s between two writes of what is urgent
@@ -59,7 +59,7 @@ class StateStore:
         self._lost_nodes: LostNodes | None = None
         self._lock = threading.Lock()
         self._wake = threading.Event()
-        self._is_closing = False
+        self._is_closing = self._is_file_outdated = False
         self._ownership: Ownership | None = None
         self._epoch = 0
         self._offered: StateSnapshot | None = None
@@ -75,8 +75,8 @@ class StateStore:
     # The start.
 
     def start(self) -> None:
-        """Take the state over. Without an answer a file that is there goes on alone, until there is one. Raises
-        HelenusError.
+        """Take the state over. Without an answer a file that is there goes on alone, until there is one, unless the row
+        was seen to be newer. Raises HelenusError, and may be called again then.
         """
         saved, damage = None, None
         try:
@@ -90,7 +90,9 @@ class StateStore:
             if saved is None:
                 with contextlib.suppress(HelenusError):
                     saved, damage = read_file(self._state, self._node_without_ring())
-            if saved is None or error.kind in (Kind.STATE, Kind.NOT_OWNER):
+            # A row that is replaced by an outdated file would forget gaps that are in it alone.
+            self._is_file_outdated = self._is_file_outdated or isinstance(error, RowNeeded)
+            if saved is None or self._is_file_outdated or error.kind in (Kind.STATE, Kind.NOT_OWNER):
                 raise
             if not saved.epoch and error.kind in (Kind.CONFIG, Kind.CASSANDRA_AUTH):
                 raise  # it never was copied: somebody is setting this up, and should see why it does not work
