@@ -15,13 +15,15 @@ import pytest
 from confluent_kafka.schema_registry import SchemaRegistryError
 from hypothesis import given
 from hypothesis import strategies as st
+from structlog.testing import capture_logs
 
 from helenus_connector.config.connector import ConnectorSettings, PulsarConnectorSettings
 from helenus_connector.config.model import Model
 from helenus_connector.config.worker import WorkerSettings
+from helenus_connector.pipeline import _table_version
 from helenus_connector.schema_registration import _schema_topic, registrar
 from helenus_connector.schema_registration._deferred import DeferredSchemas, is_key
-from helenus_connector.schema_registration._entry import SchemaEntry, parse_entry
+from helenus_connector.schema_registration._entry import SchemaEntry, State, parse_entry
 from helenus_connector.schema_registration._outage import RegistryOutage
 from helenus_connector.schema_registration._schema_topic import SchemaTopic
 from helenus_connector.schema_registration._store_schemas import StoreSchemas
@@ -34,6 +36,8 @@ from helenus_connector.shape.encoding.frames import frame, split_frame
 from helenus_connector.shape.encoding.registry import Registry
 from helenus_connector.testing.registry import RegistryClient
 from helenus_schemas.avro.canonical import guid
+from helenus_schemas.cql.table import Column, Table
+from helenus_schemas.cql.types import parse
 from helenus_schemas.errors import HelenusError, Kind
 from helenus_schemas.settings.properties import ConfigError
 
@@ -280,6 +284,58 @@ def test_an_entry_that_two_append_keeps_its_first_place(world: World) -> None:
     assert parse_entry(*world.records[-1]).order == 0  # type: ignore[arg-type]
 
 
+def test_an_entry_that_this_login_may_not_write_does_not_hold_up_others(world: World) -> None:
+    """Somebody with larger records than ours left it without its order."""
+    foreign = SchemaEntry("payments-value", V3, guid(V3), "deferred")
+    world.records.append(foreign.to_record())
+    process = world.process()
+    write = process.topic._write
+
+    def refuse_foreign(entry: SchemaEntry) -> None:
+        if entry.subject == foreign.subject:
+            raise HelenusError(Kind.RECORD_TOO_LARGE, "a record of 2 MB")
+        write(entry)
+
+    process.topic._write = refuse_foreign  # type: ignore[method-assign]
+    world.client.is_away = True
+    assert process.value(V1) == guid(V1)
+    assert [parse_entry(*record).order for record in world.records if record[1]] == [-1, -1, 1]
+
+
+def test_a_registration_that_fails_halfway_is_repeated(monkeypatch: pytest.MonkeyPatch) -> None:
+    """When it began, the registry's schemas forgot that they waited; the table itself did not change."""
+    properties = {"name": "n", "keyspace": "ks", "table": "t", **URL, **DEFER}
+    settings = ConnectorSettings.from_properties(properties, "test")
+    table = Table("ks", "t", uuid.UUID(int=1), (Column("k", parse("int"), "partition_key", 0),))
+    schemas: Any = SimpleNamespace(is_registration_due=False)
+    made: list[str] = []
+    failure: list[HelenusError] = []
+
+    def make_shape_for(*_: object) -> tuple[str, Any]:
+        schemas.is_registration_due = False
+        if failure:
+            raise failure.pop()
+        made.append("shape")
+        return "data-ks.t", None
+
+    monkeypatch.setattr(
+        _table_version, "read_definition", lambda session, settings, known, request: None if known else (1, table)
+    )
+    versions = _table_version.TableVersions(settings, None, schemas)
+    monkeypatch.setattr(versions, "make_shape_for", make_shape_for)
+    log: Any = None
+    for _ in range(2):
+        versions.follow(log)
+    assert made == ["shape"]
+    schemas.is_registration_due = True
+    failure.append(HelenusError(Kind.BROKER_UNREACHABLE, "the topic of schemas does not answer"))
+    with pytest.raises(HelenusError):
+        versions.follow(log)
+    for _ in range(2):
+        versions.follow(log)
+    assert made == ["shape", "shape"]
+
+
 def test_only_the_part_that_is_to_be_deferred_is(tmp_path: Path) -> None:
     client = AwayClient()
     client.is_away = True
@@ -447,6 +503,14 @@ def test_the_topic_as_a_store() -> None:
     )
 
 
+@pytest.mark.parametrize("state", ["deferred", "refused"])
+def test_the_topic_as_a_store_takes_what_once_waited_for_a_registry(state: State) -> None:
+    records = [SchemaEntry("t-value", V1, guid(V1), state).to_record()]
+    for _ in range(2):
+        assert TopicSchemaStore(MemoryTopic(records), True).register("t-value", V1) == guid(V1)  # type: ignore[arg-type]
+    assert [(entry.state, entry.order) for entry in MemoryTopic(records).entries()] == [("registered", 0)]  # type: ignore[arg-type]
+
+
 def test_two_schemas_that_do_not_go_together_registered_at_once() -> None:
     records: list[Record] = []
     other = schema_of("a", kind="string")
@@ -562,3 +626,19 @@ def test_the_driver_registers_what_waits_once_and_tries_refused_ones_again(
     requests = world.client.requests
     later.register(tables, tmp_path)
     assert world.client.requests == requests
+
+
+def test_what_goes_wrong_in_the_drivers_thread_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also what is no answer of a server, such as a full disk."""
+
+    def fail(*_: object) -> SchemaTopic:
+        raise OSError("no space left")
+
+    monkeypatch.setattr(registrar, "schema_topic", fail)
+    properties = {"name": "n", "keyspace": "ks", "table": "t", **URL, **DEFER}
+    tables = {"n": [ConnectorSettings.from_properties(properties, "test")]}
+    later = SchemaRegistrar(worker(tmp_path), SimpleNamespace(all=dict), lambda _: None)  # type: ignore[arg-type]
+    with capture_logs() as logs:
+        later.register(tables, tmp_path)
+    assert [entry["event"] for entry in logs] == ["schemas.waiting"]
+    assert "no space left" in logs[0]["reason"]

@@ -25,7 +25,7 @@ from helenus_connector.schema_registration._entry import SchemaEntry
 from helenus_connector.schema_registration._schema_topic import SchemaTopic
 from helenus_connector.schema_registration.choice import schema_topic
 from helenus_connector.shape.encoding.registry import Registry, registry_memory
-from helenus_schemas.errors import HelenusError, Kind
+from helenus_schemas.errors import HelenusError, Kind, reason
 
 _log = structlog.get_logger(__name__)
 _EVERY_S, _LONGEST_PAUSE_S = 5.0, 60.0
@@ -146,9 +146,9 @@ class SchemaRegistrar:
         try:
             yield
             self._reasons.forget(f"topic {name}")
-        except HelenusError as error:
-            if self._reasons.is_due(f"topic {name}", error.what):
-                _log.warning("schemas.waiting", connector=name, reason=str(error))
+        except Exception as error:  # also of this host, as of a full disk: nobody waits for the thread, to say it
+            if self._reasons.is_due(f"topic {name}", reason(error)):
+                _log.warning("schemas.waiting", connector=name, reason=reason(error))
 
 
 class _RegistryAway(Exception):
