@@ -29,7 +29,7 @@ from helenus_connector.schema_registration._schema_topic import SchemaTopic
 from helenus_connector.schema_registration._store_schemas import StoreSchemas
 from helenus_connector.schema_registration._topic_store import TopicSchemaStore
 from helenus_connector.schema_registration.choice import record_schemas
-from helenus_connector.schema_registration.registrar import SchemaRegistrar, is_own
+from helenus_connector.schema_registration.registrar import SchemaRegistrar, is_own, subject_prefixes
 from helenus_connector.schema_store.contract import AvroSchemaStore, SchemaId
 from helenus_connector.schema_store.store_class import find_store_class
 from helenus_connector.shape.encoding.frames import frame, split_frame
@@ -577,12 +577,32 @@ def test_a_class_over_rest_has_to_be_allowed() -> None:
 
 def test_the_driver_registers_subjects_of_its_tables_alone() -> None:
     properties = {"name": "n", "keyspace": "ks", "table": "t", **URL, **DEFER}
-    tables = [ConnectorSettings.from_properties(properties, "test")]
-    for subject in ("data-ks.t-key", "data-ks.t-value", "data-ks.t-truncation", "data-ks.t-0a1b2c3d-value"):
+    tables = subject_prefixes([ConnectorSettings.from_properties(properties, "test")])
+    for subject in (
+        "data-ks.t-key",
+        "data-ks.t-value",
+        "data-ks.t-truncation",
+        "data-ks.t-0a1b2c3d-value",
+        "data-ks.t-key-nullable",
+    ):
         assert is_own(subject, tables)
-    for subject in ("payments-value", "data-ks.t2-value", "data-ks.t", "data-ks.t-value-x", "xdata-ks.t-value"):
+    for subject in (
+        "payments-value",
+        "data-ks.t2-value",
+        "data-ks.t",
+        "data-ks.t-value-x",
+        "xdata-ks.t-value",
+        "-value",
+    ):
         assert not is_own(subject, tables)
-    values = [ConnectorSettings.from_properties({**properties, "key.schema.registration": "block"}, "test")]
+    shared = {**properties, "table": "t,u", "data.topic": "all"}
+    shared_table = ConnectorSettings.from_properties(shared, "test").of_table("t")
+    (prefix,) = in_one_topic = subject_prefixes([shared_table])
+    assert is_own(f"{prefix}-value", in_one_topic)
+    assert not is_own(f"{prefix}-0a1b2c3d-value", in_one_topic)
+    assert not is_own("all-value", in_one_topic)
+    blocked = ConnectorSettings.from_properties({**properties, "key.schema.registration": "block"}, "test")
+    values = subject_prefixes([blocked])
     assert not is_own("data-ks.t-key", values)
     assert is_own("data-ks.t-value", values)
 
@@ -596,7 +616,7 @@ def test_the_driver_registers_what_waits_once_and_tries_refused_ones_again(
     process.value(V2)
     process.value(V3)
     properties = {"name": "n", "keyspace": "ks", "table": "t", **URL, **DEFER}
-    tables = {"n": [ConnectorSettings.from_properties(properties, "test")]}
+    tables = [(ConnectorSettings.from_properties(properties, "test"), ("t",))]
     topic = MemoryTopic(world.records)
     monkeypatch.setattr(registrar, "schema_topic", lambda *_: topic)
 
@@ -636,7 +656,7 @@ def test_what_goes_wrong_in_the_drivers_thread_is_said(tmp_path: Path, monkeypat
 
     monkeypatch.setattr(registrar, "schema_topic", fail)
     properties = {"name": "n", "keyspace": "ks", "table": "t", **URL, **DEFER}
-    tables = {"n": [ConnectorSettings.from_properties(properties, "test")]}
+    tables = [(ConnectorSettings.from_properties(properties, "test"), ("t",))]
     later = SchemaRegistrar(worker(tmp_path), SimpleNamespace(all=dict), lambda _: None)  # type: ignore[arg-type]
     with capture_logs() as logs:
         later.register(tables, tmp_path)

@@ -188,6 +188,7 @@ def goes_on_by_id(pipeline: Pipeline, session: Any, status: Status, table: str, 
     return frames(status, topic)[-1] == (0, 0)
 
 
+@pytest.mark.long
 def test_a_new_table_and_a_worker_killed_meanwhile(
     pipeline: Pipeline, stack: Stack, status: Status, session: Any, client: SchemaRegistryClient
 ) -> None:
@@ -220,6 +221,7 @@ def test_a_new_table_and_a_worker_killed_meanwhile(
     pipeline.converges(table)
 
 
+@pytest.mark.long
 def test_a_schema_that_is_refused_later_is_named_and_can_be_taken(
     pipeline: Pipeline, stack: Stack, status: Status, session: Any, client: SchemaRegistryClient
 ) -> None:
@@ -282,6 +284,7 @@ def test_what_others_write_to_the_topic_is_not_trusted(
     assert is_registered(pipeline)
 
 
+@pytest.mark.long
 def test_a_worker_killed_right_after_its_schema_is_in_the_topic(
     pipeline: Pipeline, stack: Stack, status: Status, session: Any, client: SchemaRegistryClient
 ) -> None:
