@@ -84,9 +84,11 @@ class SchemaTopic:
         """Append entries that have no record yet that says their order, as of a process that was killed meanwhile."""
         with self._lock:
             for key in list(self._without_order):
+                if (entry := self._entries.get(key)) is None:
+                    self._without_order.discard(key)
+                    continue
                 try:
-                    if (entry := self._entries.get(key)) is not None:
-                        self._write(entry)
+                    self._write(entry)
                 except HelenusError as error:
                     if error.kind is not Kind.RECORD_TOO_LARGE:
                         raise
