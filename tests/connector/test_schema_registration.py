@@ -319,7 +319,9 @@ def test_a_registration_that_fails_halfway_is_repeated(monkeypatch: pytest.Monke
         return "data-ks.t", None
 
     monkeypatch.setattr(
-        _table_version, "read_definition", lambda session, settings, known, request: None if known else (1, table)
+        _table_version,
+        "read_definition",
+        lambda session, settings, schema_state, request: None if schema_state else (1, table),
     )
     versions = _table_version.TableVersions(settings, None, schemas)
     monkeypatch.setattr(versions, "make_shape_for", make_shape_for)
