@@ -40,6 +40,7 @@ from helenus_schemas.cql.table import Column, Table
 from helenus_schemas.cql.types import parse
 from helenus_schemas.errors import HelenusError, Kind
 from helenus_schemas.settings.properties import ConfigError
+from helenus_stack.records import _schema_with_guid
 
 URL = {"value.converter.schema.registry.url": "http://127.0.0.1:1"}
 DEFER = {"key.schema.registration": "defer", "value.schema.registration": "defer"}
@@ -395,6 +396,16 @@ def test_an_entry_that_is_wrong_counts_for_nothing(change: dict[str, object], pr
 def test_any_bytes_in_the_topic_are_an_entry_or_ignored(key: bytes, value: bytes) -> None:
     topic = MemoryTopic([(key, value), ENTRY.to_record(), (key, None), (b"[" * 100_000, b"[" * 100_000)])
     assert [entry.subject for entry in topic.entries()] == ["s-value"]
+
+
+@given(
+    value=st.none() | st.binary(max_size=80) | st.from_type(dict[str, str | None]).map(lambda d: json.dumps(d).encode())
+)
+def test_the_stack_reads_schemas_by_the_guids_that_their_texts_have(value: bytes | None) -> None:
+    schema = _schema_with_guid(value)
+    assert schema is None or schema[0] == guid(schema[1])
+    entry = {**json.loads(ENTRY.to_record()[1]), "guid": str(uuid.UUID(int=1))}
+    assert _schema_with_guid(json.dumps(entry).encode()) == (guid(V1), V1)
 
 
 def test_a_topic_that_somebody_fills_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
