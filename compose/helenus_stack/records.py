@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import io
 import json
 import time
@@ -140,8 +141,19 @@ def _schema_id(data: bytes) -> int | uuid.UUID:
 def schemas_by_guid(bootstrap_servers: str, login: Mapping[str, str] | None = None) -> dict[uuid.UUID, str]:
     """The schemas in the topic of those that wait for the registry."""
     values = (message.value() for message in messages(bootstrap_servers, SCHEMA_TOPIC, login))
-    documents = [json.loads(value) for value in values if value]
-    return {uuid.UUID(document["guid"]): document["schema"] for document in documents}
+    return dict(filter(None, map(_schema_with_guid, values)))
+
+
+def _schema_with_guid(value: bytes | None) -> tuple[uuid.UUID, str] | None:
+    """A schema, with the GUID that its text has, whatever its entry says; None for what is no entry: others may write
+    to the topic too.
+    """
+    try:
+        document = json.loads(value or b"null")
+        text = document["schema"]
+        return uuid.UUID(bytes=hashlib.md5(text.encode(), usedforsecurity=False).digest()), text
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+        return None
 
 
 def messages(bootstrap_servers: str, topic: str, login: Mapping[str, str] | None = None) -> Iterator[Message]:

@@ -15,27 +15,32 @@ import pytest
 from confluent_kafka.schema_registry import SchemaRegistryError
 from hypothesis import given
 from hypothesis import strategies as st
+from structlog.testing import capture_logs
 
 from helenus_connector.config.connector import ConnectorSettings, PulsarConnectorSettings
 from helenus_connector.config.model import Model
 from helenus_connector.config.worker import WorkerSettings
+from helenus_connector.pipeline import _table_version
 from helenus_connector.schema_registration import _schema_topic, registrar
 from helenus_connector.schema_registration._deferred import DeferredSchemas, is_key
-from helenus_connector.schema_registration._entry import SchemaEntry, parse_entry
+from helenus_connector.schema_registration._entry import SchemaEntry, State, parse_entry
 from helenus_connector.schema_registration._outage import RegistryOutage
 from helenus_connector.schema_registration._schema_topic import SchemaTopic
 from helenus_connector.schema_registration._store_schemas import StoreSchemas
 from helenus_connector.schema_registration._topic_store import TopicSchemaStore
 from helenus_connector.schema_registration.choice import record_schemas
-from helenus_connector.schema_registration.registrar import SchemaRegistrar, is_own
+from helenus_connector.schema_registration.registrar import SchemaRegistrar, is_own, subject_prefixes
 from helenus_connector.schema_store.contract import AvroSchemaStore, SchemaId
 from helenus_connector.schema_store.store_class import find_store_class
 from helenus_connector.shape.encoding.frames import frame, split_frame
 from helenus_connector.shape.encoding.registry import Registry
 from helenus_connector.testing.registry import RegistryClient
 from helenus_schemas.avro.canonical import guid
+from helenus_schemas.cql.table import Column, Table
+from helenus_schemas.cql.types import parse
 from helenus_schemas.errors import HelenusError, Kind
 from helenus_schemas.settings.properties import ConfigError
+from helenus_stack.records import _schema_with_guid
 
 URL = {"value.converter.schema.registry.url": "http://127.0.0.1:1"}
 DEFER = {"key.schema.registration": "defer", "value.schema.registration": "defer"}
@@ -280,6 +285,60 @@ def test_an_entry_that_two_append_keeps_its_first_place(world: World) -> None:
     assert parse_entry(*world.records[-1]).order == 0  # type: ignore[arg-type]
 
 
+def test_an_entry_that_this_login_may_not_write_does_not_hold_up_others(world: World) -> None:
+    """Somebody with larger records than ours left it without its order."""
+    foreign = SchemaEntry("payments-value", V3, guid(V3), "deferred")
+    world.records.append(foreign.to_record())
+    process = world.process()
+    write = process.topic._write
+
+    def refuse_foreign(entry: SchemaEntry) -> None:
+        if entry.subject == foreign.subject:
+            raise HelenusError(Kind.RECORD_TOO_LARGE, "a record of 2 MB")
+        write(entry)
+
+    process.topic._write = refuse_foreign  # type: ignore[method-assign]
+    world.client.is_away = True
+    assert process.value(V1) == guid(V1)
+    assert [parse_entry(*record).order for record in world.records if record[1]] == [-1, -1, 1]
+
+
+def test_a_registration_that_fails_halfway_is_repeated(monkeypatch: pytest.MonkeyPatch) -> None:
+    """When it began, the registry's schemas forgot that they waited; the table itself did not change."""
+    properties = {"name": "n", "keyspace": "ks", "table": "t", **URL, **DEFER}
+    settings = ConnectorSettings.from_properties(properties, "test")
+    table = Table("ks", "t", uuid.UUID(int=1), (Column("k", parse("int"), "partition_key", 0),))
+    schemas: Any = SimpleNamespace(is_registration_due=False)
+    made: list[str] = []
+    failure: list[HelenusError] = []
+
+    def make_shape_for(*_: object) -> tuple[str, Any]:
+        schemas.is_registration_due = False
+        if failure:
+            raise failure.pop()
+        made.append("shape")
+        return "data-ks.t", None
+
+    monkeypatch.setattr(
+        _table_version,
+        "read_definition",
+        lambda session, settings, schema_state, request: None if schema_state else (1, table),
+    )
+    versions = _table_version.TableVersions(settings, None, schemas)
+    monkeypatch.setattr(versions, "make_shape_for", make_shape_for)
+    log: Any = None
+    for _ in range(2):
+        versions.follow(log)
+    assert made == ["shape"]
+    schemas.is_registration_due = True
+    failure.append(HelenusError(Kind.BROKER_UNREACHABLE, "the topic of schemas does not answer"))
+    with pytest.raises(HelenusError):
+        versions.follow(log)
+    for _ in range(2):
+        versions.follow(log)
+    assert made == ["shape", "shape"]
+
+
 def test_only_the_part_that_is_to_be_deferred_is(tmp_path: Path) -> None:
     client = AwayClient()
     client.is_away = True
@@ -337,6 +396,16 @@ def test_an_entry_that_is_wrong_counts_for_nothing(change: dict[str, object], pr
 def test_any_bytes_in_the_topic_are_an_entry_or_ignored(key: bytes, value: bytes) -> None:
     topic = MemoryTopic([(key, value), ENTRY.to_record(), (key, None), (b"[" * 100_000, b"[" * 100_000)])
     assert [entry.subject for entry in topic.entries()] == ["s-value"]
+
+
+@given(
+    value=st.none() | st.binary(max_size=80) | st.from_type(dict[str, str | None]).map(lambda d: json.dumps(d).encode())
+)
+def test_the_stack_reads_schemas_by_the_guids_that_their_texts_have(value: bytes | None) -> None:
+    schema = _schema_with_guid(value)
+    assert schema is None or schema[0] == guid(schema[1])
+    entry = {**json.loads(ENTRY.to_record()[1]), "guid": str(uuid.UUID(int=1))}
+    assert _schema_with_guid(json.dumps(entry).encode()) == (guid(V1), V1)
 
 
 def test_a_topic_that_somebody_fills_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -447,6 +516,14 @@ def test_the_topic_as_a_store() -> None:
     )
 
 
+@pytest.mark.parametrize("state", ["deferred", "refused"])
+def test_the_topic_as_a_store_takes_what_once_waited_for_a_registry(state: State) -> None:
+    records = [SchemaEntry("t-value", V1, guid(V1), state).to_record()]
+    for _ in range(2):
+        assert TopicSchemaStore(MemoryTopic(records), True).register("t-value", V1) == guid(V1)  # type: ignore[arg-type]
+    assert [(entry.state, entry.order) for entry in MemoryTopic(records).entries()] == [("registered", 0)]  # type: ignore[arg-type]
+
+
 def test_two_schemas_that_do_not_go_together_registered_at_once() -> None:
     records: list[Record] = []
     other = schema_of("a", kind="string")
@@ -513,12 +590,32 @@ def test_a_class_over_rest_has_to_be_allowed() -> None:
 
 def test_the_driver_registers_subjects_of_its_tables_alone() -> None:
     properties = {"name": "n", "keyspace": "ks", "table": "t", **URL, **DEFER}
-    tables = [ConnectorSettings.from_properties(properties, "test")]
-    for subject in ("data-ks.t-key", "data-ks.t-value", "data-ks.t-truncation", "data-ks.t-0a1b2c3d-value"):
+    tables = subject_prefixes([ConnectorSettings.from_properties(properties, "test")])
+    for subject in (
+        "data-ks.t-key",
+        "data-ks.t-value",
+        "data-ks.t-truncation",
+        "data-ks.t-0a1b2c3d-value",
+        "data-ks.t-key-nullable",
+    ):
         assert is_own(subject, tables)
-    for subject in ("payments-value", "data-ks.t2-value", "data-ks.t", "data-ks.t-value-x", "xdata-ks.t-value"):
+    for subject in (
+        "payments-value",
+        "data-ks.t2-value",
+        "data-ks.t",
+        "data-ks.t-value-x",
+        "xdata-ks.t-value",
+        "-value",
+    ):
         assert not is_own(subject, tables)
-    values = [ConnectorSettings.from_properties({**properties, "key.schema.registration": "block"}, "test")]
+    shared = {**properties, "table": "t,u", "data.topic": "all"}
+    shared_table = ConnectorSettings.from_properties(shared, "test").of_table("t")
+    (prefix,) = in_one_topic = subject_prefixes([shared_table])
+    assert is_own(f"{prefix}-value", in_one_topic)
+    assert not is_own(f"{prefix}-0a1b2c3d-value", in_one_topic)
+    assert not is_own("all-value", in_one_topic)
+    blocked = ConnectorSettings.from_properties({**properties, "key.schema.registration": "block"}, "test")
+    values = subject_prefixes([blocked])
     assert not is_own("data-ks.t-key", values)
     assert is_own("data-ks.t-value", values)
 
@@ -532,7 +629,7 @@ def test_the_driver_registers_what_waits_once_and_tries_refused_ones_again(
     process.value(V2)
     process.value(V3)
     properties = {"name": "n", "keyspace": "ks", "table": "t", **URL, **DEFER}
-    tables = {"n": [ConnectorSettings.from_properties(properties, "test")]}
+    tables = [(ConnectorSettings.from_properties(properties, "test"), ("t",))]
     topic = MemoryTopic(world.records)
     monkeypatch.setattr(registrar, "schema_topic", lambda *_: topic)
 
@@ -562,3 +659,19 @@ def test_the_driver_registers_what_waits_once_and_tries_refused_ones_again(
     requests = world.client.requests
     later.register(tables, tmp_path)
     assert world.client.requests == requests
+
+
+def test_what_goes_wrong_in_the_drivers_thread_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also what is no answer of a server, such as a full disk."""
+
+    def fail(*_: object) -> SchemaTopic:
+        raise OSError("no space left")
+
+    monkeypatch.setattr(registrar, "schema_topic", fail)
+    properties = {"name": "n", "keyspace": "ks", "table": "t", **URL, **DEFER}
+    tables = [(ConnectorSettings.from_properties(properties, "test"), ("t",))]
+    later = SchemaRegistrar(worker(tmp_path), SimpleNamespace(all=dict), lambda _: None)  # type: ignore[arg-type]
+    with capture_logs() as logs:
+        later.register(tables, tmp_path)
+    assert [entry["event"] for entry in logs] == ["schemas.waiting"]
+    assert "no space left" in logs[0]["reason"]

@@ -255,3 +255,16 @@ def test_of_what_an_earlier_run_has_read_only_changes_go_on(task_caches: Kept, m
     alone = TopicResult("events-ks.t", read={0: 1})
     tasks._run(plan, settings("t"), events[:1], [], True, alone)
     assert (alone.outcome, len(ran)) == (BatchOutcome(read=1, confirmed=1), 1), "there is nothing to run"
+
+
+def test_a_table_that_can_not_be_prepared_leaves_others_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever it is: its own run meets it again, and says so."""
+
+    def fail(*_: object) -> Any:
+        raise OSError("no space left")
+
+    monkeypatch.setattr(tasks, "_stage_for", fail)
+    monkeypatch.setattr(worker_process, "data_log_for", lambda *_: None)
+    plan: Any = SimpleNamespace(directory="plan", group="new", connectors={"events-ks.t": settings("t")})
+    results, events = {"events-ks.t": TopicResult("events-ks.t")}, {"events-ks.t": [object()]}
+    assert tasks._preparation(plan, results, events, {}, "events-ks.t") is None  # type: ignore[arg-type]

@@ -65,8 +65,11 @@ class TableVersions:
         schema changed. One whose schemas waited for the registry is applied again when they may be registered.
         """
         force = self._registry is not None and self._registry.is_registration_due
-        state, request = (None, None) if force else (self._schema_state, version_request)
-        self._apply_definition(read_definition(self._session, self._settings, state, request), log, force)
+        if force:
+            # Until it is applied: if this fails, the registry's schemas do not know any more that they waited.
+            self._schema_state, version_request = None, None
+        definition = read_definition(self._session, self._settings, self._schema_state, version_request)
+        self._apply_definition(definition, log, force)
 
     def declare(self, log: Log) -> None:
         """Declare the schemas of the topics that records go to, where the Log keeps schemas."""

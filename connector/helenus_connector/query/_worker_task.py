@@ -203,7 +203,7 @@ def _preparation(
     settings, result = plan.connectors.get(topic), results[topic]
     if settings is None or result.error is not None or not events.get(topic) or not _is_new(plan, topic):
         return None
-    with suppress(HelenusError):
+    with suppress(Exception):  # a bug of ours that one table meets must not stop the others
         stage = _stage_for(plan, settings, result.epoch, worker_process.data_log_for(plan, settings))
         return stage.versions.preparation(stage.log, version_requests.get(id(stage.session)))
     return None

@@ -84,8 +84,16 @@ class SchemaTopic:
         """Append entries that have no record yet that says their order, as of a process that was killed meanwhile."""
         with self._lock:
             for key in list(self._without_order):
-                if (entry := self._entries.get(key)) is not None:
+                if (entry := self._entries.get(key)) is None:
+                    self._without_order.discard(key)
+                    continue
+                try:
                     self._write(entry)
+                except HelenusError as error:
+                    if error.kind is not Kind.RECORD_TOO_LARGE:
+                        raise
+                    # Somebody else's, who writes larger records than this login: ours must not wait for it.
+                    _log.warning("schemas.order_not_kept", topic=self.name, subject=entry.subject, reason=str(error))
                 self._without_order.discard(key)
 
     def _write(self, entry: SchemaEntry) -> None:

@@ -24,12 +24,17 @@ class TopicSchemaStore:
 
     def register(self, subject: str, schema: str) -> SchemaId:
         text = canonical_text(schema)
-        entries = self._accepted(subject)
+        all_entries = self._topic.entries(subject)
+        entries = _accepted(all_entries)
         if (own := _find(entries, text)) is not None:
             return own.name
         self._check(entries[-1:], text)
+        # One that was refused, or that once waited for a registry, keeps its place: of a second first record nothing
+        # counts.
+        former = _find([entry for entry in all_entries if entry.name == guid(text)], text)
         entry = SchemaEntry(subject, text, guid(text), "registered")
-        noted = [other for other in self._topic.append(entry) if other.state == "registered"]
+        entry = entry if former is None else former.with_state("registered")
+        noted = _accepted(self._topic.append(entry))
         # Another process may have appended one meanwhile: whose is the later one, yields.
         before = noted[: next(i for i, other in enumerate(noted) if other.key == entry.key)]
         try:
@@ -40,7 +45,7 @@ class TopicSchemaStore:
         return entry.name
 
     def latest(self, subject: str) -> tuple[SchemaId, str] | None:
-        entries = self._accepted(subject)
+        entries = _accepted(self._topic.entries(subject))
         return (entries[-1].name, entries[-1].schema) if entries else None
 
     def schema(self, schema_id: SchemaId) -> str | None:
@@ -50,15 +55,16 @@ class TopicSchemaStore:
     def close(self) -> None:
         """Do nothing: the connections to the topic are the process's."""
 
-    def _accepted(self, subject: str) -> list[SchemaEntry]:
-        return [entry for entry in self._topic.entries(subject) if entry.state == "registered"]
-
     def _check(self, latest: Sequence[SchemaEntry], text: str) -> None:
         """Raise ValueError for a schema that does not read what those before it wrote."""
         for entry in latest if self._is_compatible else ():
             former, new = parsed(entry.schema), parsed(text)
             if problem := unreadable(new, former) or other_times(former, new):
                 raise ValueError(f"the schema is not compatible with the subject's latest: {problem}")
+
+
+def _accepted(entries: Sequence[SchemaEntry]) -> list[SchemaEntry]:
+    return [entry for entry in entries if entry.state == "registered"]
 
 
 def _find(entries: Sequence[SchemaEntry], text: str) -> SchemaEntry | None:

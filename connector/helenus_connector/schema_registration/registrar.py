@@ -10,7 +10,7 @@ import contextlib
 import re
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from pathlib import Path
 
@@ -25,13 +25,18 @@ from helenus_connector.schema_registration._entry import SchemaEntry
 from helenus_connector.schema_registration._schema_topic import SchemaTopic
 from helenus_connector.schema_registration.choice import schema_topic
 from helenus_connector.shape.encoding.registry import Registry, registry_memory
-from helenus_schemas.errors import HelenusError, Kind
+from helenus_schemas.errors import HelenusError, Kind, reason
 
 _log = structlog.get_logger(__name__)
 _EVERY_S, _LONGEST_PAUSE_S = 5.0, 60.0
 _REFUSED_EVERY_S = 60.0
 """How often a schema that was refused is tried again: its subject's level may have been changed meanwhile."""
-_SUFFIXES = r"-(key|value|truncation|key-nullable|value-nullable)"
+_SUBJECT = re.compile(r"(.+)-(key|value|truncation|key-nullable|value-nullable)")
+_MOVED = re.compile(r"(.+)-[0-9a-f]{8}")
+ConnectorTables = tuple[ConnectorSettings, tuple[str, ...]]
+"""A connector, and the names of its tables."""
+SubjectPrefixes = Mapping[str, ConnectorSettings]
+"""Tables by what their subjects begin with."""
 
 
 class SchemaRegistrar:
@@ -55,6 +60,7 @@ class SchemaRegistrar:
         self._refused_at: dict[tuple[str, str], float] = {}
         self._reasons = ReasonLog()
         self._names: set[str] = set()
+        self._prefixes: dict[str, tuple[ConnectorSettings, tuple[str, ...], SubjectPrefixes]] = {}
         self.refusal: str | None = None
         """Why a registry refuses a schema by which records were published, None if none does."""
 
@@ -66,26 +72,34 @@ class SchemaRegistrar:
         connectors = {c.settings.name: c for c in self._connectors.all().values() if c.settings.defers_schemas}
         for name in self._names - connectors.keys():
             metrics.schemas_deferred(name, None)
+            self._prefixes.pop(name, None)
         self._names = set(connectors)
         if not connectors:
             self.refusal = None
             return
-        tables = {
-            name: [c.settings.of_table(table) for table in list(c.tasks)] for name, c in sorted(connectors.items())
-        }
+        tables = [(c.settings, tuple(c.tasks)) for _, c in sorted(connectors.items())]
         self._run = self._run_in_thread(lambda: self.register(tables, directory))
 
-    def register(self, tables: Mapping[str, list[ConnectorSettings]], directory: Path) -> None:
-        """Register once what waits of these tables, by connector."""
+    def register(self, tables: Sequence[ConnectorTables], directory: Path) -> None:
+        """Register once what waits of these connectors' tables."""
         refusals: list[str] = []
-        for name, table_settings in tables.items():
-            if table_settings:
-                with self._failures_logged(name):
-                    refusals += self._register_connector(name, table_settings, directory)
+        for settings, names in tables:
+            if names:
+                with self._failures_logged(settings.name):
+                    refusals += self._register_connector(settings, self._own_tables(settings, names), directory)
         self.refusal = next(iter(refusals), None)
 
-    def _register_connector(self, name: str, tables: list[ConnectorSettings], directory: Path) -> Iterator[str]:
-        settings = tables[0]
+    def _own_tables(self, settings: ConnectorSettings, names: tuple[str, ...]) -> SubjectPrefixes:
+        """Return the tables by their subjects' prefix: of a thousand, this takes seconds, so it is kept."""
+        former = self._prefixes.get(settings.name)
+        if former is None or former[0] is not settings or former[1] != names:
+            former = self._prefixes[settings.name] = settings, names, subject_prefixes(map(settings.of_table, names))
+        return former[2]
+
+    def _register_connector(
+        self, settings: ConnectorSettings, tables: SubjectPrefixes, directory: Path
+    ) -> Iterator[str]:
+        name = settings.name
         topic = schema_topic(self._worker, settings)
         own = [entry for entry in topic.entries() if is_own(entry.subject, tables)]
         topic.note_orders()
@@ -146,20 +160,29 @@ class SchemaRegistrar:
         try:
             yield
             self._reasons.forget(f"topic {name}")
-        except HelenusError as error:
-            if self._reasons.is_due(f"topic {name}", error.what):
-                _log.warning("schemas.waiting", connector=name, reason=str(error))
+        except Exception as error:  # also of this host, as of a full disk: nobody waits for the thread, to say it
+            if self._reasons.is_due(f"topic {name}", reason(error)):
+                _log.warning("schemas.waiting", connector=name, reason=reason(error))
 
 
 class _RegistryAway(Exception):
     """The registry does not answer, or takes no login: what waits of it is tried later."""
 
 
-def is_own(subject: str, tables: list[ConnectorSettings]) -> bool:
+def subject_prefixes(tables: Iterable[ConnectorSettings]) -> SubjectPrefixes:
+    """Return tables by what the subjects of their records begin with."""
+    return {settings.subject_prefix(settings.data): settings for settings in tables}
+
+
+def is_own(subject: str, tables: SubjectPrefixes) -> bool:
     """Return whether a subject is one of these tables' records, also in the topics in which a refused table goes on."""
-    for settings in tables:
-        defers = settings.defers_values if subject.endswith(("-value", "-value-nullable")) else settings.defers_keys
-        moved = "" if settings.shares_data_topic else "(-[0-9a-f]{8})?"
-        if defers and re.fullmatch(re.escape(settings.subject_prefix(settings.data)) + moved + _SUFFIXES, subject):
-            return True
-    return False
+    if (match := _SUBJECT.fullmatch(subject)) is None:
+        return False
+    prefix, part = match.groups()
+    settings = tables.get(prefix)
+    if settings is None and (moved := _MOVED.fullmatch(prefix)) is not None:
+        settings = tables.get(moved[1])
+        settings = None if settings is None or settings.shares_data_topic else settings
+    if settings is None:
+        return False
+    return settings.defers_values if part.startswith("value") else settings.defers_keys

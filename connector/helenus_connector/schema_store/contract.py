@@ -17,7 +17,8 @@ class AvroSchemaStore(Protocol):
 
     `Class(config)` makes one, with the properties below `schema.store.config.` of the connector's file, references such
     as `${env:X}` replaced by what they stand for. That must not connect: a store is made in each of Spark's Python
-    workers, for each table, and pickled never. One thread at a time uses it; several processes use the same schemas.
+    workers, for each table, and pickled never. One thread at a time uses it, while other threads use those of other
+    tables; several processes use the same schemas.
 
     Errors decide what happens. OSError, of which ConnectionError and TimeoutError are kinds: the batch is repeated,
     with growing pauses. ValueError: the schema is refused, `schema.on.incompatible` counts. PermissionError: the table
