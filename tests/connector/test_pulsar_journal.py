@@ -181,6 +181,18 @@ def test_the_groups_topic_without_its_begin(topics: Callable[[], FencedTopics], 
     assert failure.value.kind is Kind.STATE
 
 
+def test_the_groups_topic_of_which_all_expired(topics: Callable[[], FencedTopics], worker: WorkerSettings) -> None:
+    """As by a message TTL: it looks as empty as a new one, and had all connectors."""
+    with closing(shared(worker, term(1))) as topic:
+        topic.create()
+        topic.lead("one", lambda: {"a": 1})
+    other, name = topics(), worker.group_topic
+    other.trim({name: other.ends([name])[name]})
+    with closing(shared(worker, term(2))) as topic, pytest.raises(HelenusError, match="lost the begin") as failure:
+        topic.lead("two", dict)
+    assert failure.value.kind is Kind.STATE
+
+
 def test_writes_from_many_threads(worker: WorkerSettings) -> None:
     with closing(shared(worker, term(1))) as topic, closing(shared(worker, term(2))) as later:
         topic.create()

@@ -146,6 +146,7 @@ def test_the_leader_hangs_and_goes_on(group: WorkerGroup, session: Any) -> None:
     assert leader.process.pid == pid
 
 
+@pytest.mark.long  # connector/test_pulsar_group_live has a leader leave
 def test_workers_are_restarted_one_after_the_other(group: WorkerGroup, session: Any) -> None:
     leader, standby = pair(group)
     longest = 0.0

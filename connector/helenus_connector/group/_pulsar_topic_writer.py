@@ -12,7 +12,7 @@ import structlog
 from helenus_connector.config.worker import WorkerSettings
 from helenus_connector.group._topic_writer import Positions, Values
 from helenus_connector.log.choice import fenced_topics
-from helenus_connector.log.events import FencedRecord
+from helenus_connector.log.events import FencedContent, FencedRecord
 from helenus_schemas.errors import HelenusError, Kind
 
 _log = structlog.get_logger(__name__)
@@ -67,7 +67,7 @@ class PulsarTopicWriter:
             content = self._topics.read([self._name])[self._name]
             if content.error is not None:
                 raise content.error
-            self.values = self._values(content.records)
+            self.values = self._values(content)
         except HelenusError:
             self._topics.disown(self._name)
             raise
@@ -94,10 +94,10 @@ class PulsarTopicWriter:
         """Write no more. Any thread may call this: what waits for brokers ends."""
         self._topics.close()
 
-    def _values(self, records: list[FencedRecord]) -> dict[str, Any]:
+    def _values(self, content: FencedContent) -> dict[str, Any]:
         values: dict[str, Any] = {}
         is_whole = False
-        for record in records:
+        for record in content.records:
             key = record.key.decode(errors="replace")
             if record.key == _BEGIN:
                 values, is_whole = {}, True
@@ -105,7 +105,7 @@ class PulsarTopicWriter:
                 values.pop(key, None)
             else:
                 values[key] = self._parse(record.value, f"{self.where}, offset {record.offset}")
-        if records and not is_whole:
+        if content.is_expired or (content.records and not is_whole):
             raise HelenusError(Kind.STATE, "the topic has lost the begin of what it had", self.where, _LOST)
         return values
 

@@ -145,7 +145,11 @@ class FencedTopics:
                 damaged.setdefault(topic, error)
         if errors:
             raise errors[0]
-        return {r.topic: FencedContent(transactions[r.topic].records, r.end, damaged.get(r.topic)) for r in ranges}
+        # Whoever trims leaves what it wrote since: a subscription at the end was moved by something else.
+        return {
+            r.topic: FencedContent(transactions[r.topic].records, r.end, damaged.get(r.topic), 0 < r.end <= r.start)
+            for r in ranges
+        }
 
     def commit(self, records_by_topic: Mapping[str, Sequence[FencedRecord]], timeout_s: float) -> None:
         """Append the records of each topic as a transaction of its own, and wait until brokers have them. Raises

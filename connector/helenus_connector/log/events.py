@@ -75,11 +75,14 @@ class FencedRecord(NamedTuple):
 
 @dataclass(frozen=True)
 class FencedContent:
-    """The records of such a topic, in order, and where it ends. `error` is why they can't be trusted."""
+    """The records of such a topic, in order, and where it ends. `error` is why they can't be trusted. With `is_expired`
+    there were some, and all are gone.
+    """
 
     records: list[FencedRecord]
     end: int
     error: HelenusError | None = None
+    is_expired: bool = False
 
 
 class Message(Protocol):
