@@ -174,8 +174,8 @@ class Replicator:
         if not topics:
             return
         try:
-            known = self._consumer.list_topics(timeout=_ANSWER_TIMEOUT_S).topics
-            partitions = [TopicPartition(topic, number) for topic in topics for number in known[topic].partitions]
+            metadata = self._consumer.list_topics(timeout=_ANSWER_TIMEOUT_S).topics
+            partitions = [TopicPartition(topic, number) for topic in topics for number in metadata[topic].partitions]
             passed = []
             for position in committed(self._consumer, partitions):
                 low, _ = self._consumer.get_watermark_offsets(position, timeout=_ANSWER_TIMEOUT_S)
