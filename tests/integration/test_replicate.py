@@ -207,6 +207,7 @@ def test_each_type_and_each_kind_of_delete(
     assert "99" not in replication.compare().stdout
 
 
+@pytest.mark.long
 def test_random_statements_while_it_is_killed(
     agent: Pipeline, status: Status, target: Status, session: Any, there: Any, tmp_path: Path
 ) -> None:
@@ -244,7 +245,7 @@ def test_random_statements_while_it_is_killed(
     are_equal(session, there, replication)
 
 
-@pytest.mark.parametrize("number", range(3))
+@pytest.mark.parametrize("number", [0, *(pytest.param(n, marks=pytest.mark.long) for n in (1, 2))])
 def test_random_tables(
     agent: Pipeline, status: Status, target: Status, session: Any, there: Any, tmp_path: Path, number: int
 ) -> None:
@@ -359,6 +360,7 @@ def test_a_new_column_waits_for_the_target(
     are_equal(session, there, replication)
 
 
+@pytest.mark.long
 def test_two_processes_share_the_work(
     agent: Pipeline, status: Status, target: Status, session: Any, there: Any, tmp_path: Path
 ) -> None:
