@@ -183,6 +183,17 @@ def test_an_event_that_is_none_ends_no_batch(traced: Traced, value: bytes) -> No
     assert [span.name for span in trace.finish(None, None)] == ["table ks.t"]
 
 
+@pytest.mark.parametrize(
+    "digest", ["0" * 32, "-" + "0" * 30 + "1", "0x" + "0" * 29 + "1", "0_" * 15 + "01", " " * 31 + "1"]
+)
+def test_a_digest_that_is_no_trace_id_has_no_span(traced: Traced, digest: str) -> None:
+    """Python reads most of them as a number. No receiver takes the spans beside it."""
+    traced.trace_batch = begin_traced_batch(1)
+    traced.traced((1, traced.change(digest)))
+    assert traced.parents == [None]
+    assert {span.context.trace_id for span in traced.spans} == {traced.trace_batch.context.trace_id}
+
+
 def test_a_delete_has_the_header_and_a_truncation_no_span(traced: Traced) -> None:
     traced.live.clear()
     traced.traced((1, traced.change()))

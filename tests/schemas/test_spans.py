@@ -111,6 +111,8 @@ def test_traceparent_goes_there_and_back() -> None:
     assert parse_traceparent(context.traceparent) == context
     for wrong in (None, b"", b"x", context.traceparent + b"-more", context.traceparent.replace(b"00-", b"ff-", 1)):
         assert parse_traceparent(wrong) is None
+    for no_ids in (SpanContext("0" * 32, context.span_id), SpanContext(DIGEST, "0" * 16)):
+        assert parse_traceparent(no_ids.traceparent) is None
 
 
 @pytest.mark.parametrize(

@@ -34,6 +34,7 @@ from helenus_schemas.service.spans import (
     SpanContext,
     agent_span,
     change_attributes,
+    is_trace_id,
     logged_context,
     new_span_id,
     new_trace,
@@ -190,11 +191,7 @@ def _traced_change(event: Event) -> _TracedChange | None:
         change = wire.decode(event.value or b"")
     except Malformed:
         return None
-    if change.digest is None or change.scope in (Scope.TABLE, Scope.GAP):
-        return None
-    try:
-        int(change.digest, 16)
-    except ValueError:  # a topic's content is not trusted
+    if change.digest is None or not is_trace_id(change.digest) or change.scope in (Scope.TABLE, Scope.GAP):
         return None
     processing, sending = (SpanContext(change.digest, new_span_id()) for _ in range(2))
     return _TracedChange(event, change, processing, sending)

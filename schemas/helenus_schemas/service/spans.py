@@ -23,7 +23,8 @@ from helenus_schemas.event.change import Change
 
 TRACEPARENT = "traceparent"
 """The header of W3C's Trace Context."""
-_TRACEPARENT = re.compile(rb"00-([0-9a-f]{32})-([0-9a-f]{16})-[0-9a-f]{2}")
+_TRACEPARENT = re.compile(rb"00-((?!0{32})[0-9a-f]{32})-((?!0{16})[0-9a-f]{16})-[0-9a-f]{2}")
+_TRACE_ID = re.compile("(?!0{32})[0-9a-f]{32}")
 _ANY_DIGIT = b"g"  # sorts after every hexadecimal digit
 
 SpanKind = Literal["internal", "producer", "consumer"]
@@ -65,6 +66,13 @@ def new_span_id() -> str:
 def new_trace() -> SpanContext:
     """Return the ids of the first span of a new trace, at random."""
     return SpanContext(os.urandom(16).hex(), new_span_id())
+
+
+def is_trace_id(digest: str | None) -> bool:
+    """Return whether a digest, which a topic may hold in any form, is a trace id as W3C and OTLP have it: receivers
+    refuse all spans that come with one of another id.
+    """
+    return digest is not None and _TRACE_ID.fullmatch(digest) is not None
 
 
 def parse_traceparent(value: bytes | None) -> SpanContext | None:
