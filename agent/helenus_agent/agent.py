@@ -88,7 +88,8 @@ class Agent:
         self._store = store
         self._positions = positions
         self._outbox = Outbox(log, settings)
-        self._removal = Removal(transfer, quarantine(state.directory), positions, store and store.may_remove)
+        may_remove = None if store is None else store.may_remove
+        self._removal = Removal(transfer, quarantine(state.directory), positions, may_remove)
         self._queue = SegmentQueue(directory, positions)
         self._followed = FollowedTables(settings, cassandra, self._outbox, self._queue, state, positions, self._commit)
         self._first = positions.first
