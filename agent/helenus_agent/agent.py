@@ -88,7 +88,7 @@ class Agent:
         self._store = store
         self._positions = positions
         self._outbox = Outbox(log, settings)
-        self._removal = Removal(transfer, quarantine(state.directory), positions, store and store.may_remove)
+        self._removal = Removal(transfer, quarantine(state.directory), positions, store.may_remove if store else None)
         self._queue = SegmentQueue(directory, positions)
         self._followed = FollowedTables(settings, cassandra, self._outbox, self._queue, state, positions, self._commit)
         self._first = positions.first
