@@ -139,14 +139,14 @@ class PulsarJournals:
             for connector, records in by_connector.items():
                 new = changed.get(connector, {})
                 if is_whole:
-                    new = {**self._journals[connector].positions, **new}
+                    new = _merged(self._journals[connector].positions, new)
                 records += [FencedRecord(_POSITIONS, _to_text(topic, of_topic)) for topic, of_topic in new.items()]
             written = {self._worker.journal_topic(name): records for name, records in by_connector.items() if records}
             self._unread.difference_update(by_connector)
             if written:
                 self._topics.commit(written, _COMMIT_TIMEOUT_S)
             for connector, new in changed.items():
-                self._journals[connector].positions.update(new)
+                self._journals[connector].positions = _merged(self._journals[connector].positions, new)
         return sum(len(record.value or b"") for records in written.values() for record in records)
 
     def known_positions(self, connector: str) -> Mapping[str, Mapping[str, GroupPosition]]:
@@ -222,6 +222,13 @@ def _journal(content: FencedContent, topic: str) -> _Journal:
         except HelenusError as error:
             journal.content.error = error
     return journal
+
+
+def _merged(
+    former: Mapping[str, Mapping[str, GroupPosition]], new: Mapping[str, Mapping[str, GroupPosition]]
+) -> dict[str, dict[str, GroupPosition]]:
+    """Return positions by topic and partition, the new ones in place of former ones."""
+    return {topic: {**former.get(topic, {}), **new.get(topic, {})} for topic in {**former, **new}}
 
 
 def _to_text(topic: str, positions: Mapping[str, GroupPosition]) -> bytes:
