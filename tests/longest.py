@@ -17,7 +17,7 @@ agent/test_live+agent/test_schema_live+agent/test_state_store_live stack/test_de
 agent/test_secure+agent/test_statements_live+integration/test_secure_connector+integration/test_replicate_secure
 integration/test_secure_pulsar
 agent/test_pulsar_live+agent/test_pulsar_same_live+stack/test_pulsar+sinks/test_pulsar+connector/test_pulsar_events+\
-sinks/test_pulsar_java+stack/test_readers+connector/test_pulsar_journal+connector/test_pulsar_group_live
+sinks/test_pulsar_java+connector/test_pulsar_journal+connector/test_pulsar_group_live+stack/test_readers
 sinks/test_kafka+connector/test_kafka_live+connector/test_group_live
 agent/test_modes_live agent/test_versions agent/test_property_live
 
