@@ -64,13 +64,13 @@ def build(directory: Path, pythons: Sequence[str], agent_python: str) -> None:
         if agent_python not in wheels:
             raise BuildFailed(f"the agent's package needs a wheel for Python {agent_python}, which is not here")
         tree = install_agent(wheels[agent_python], agent_python, work / "root")
-        made = [source, *wheels.values(), describe_parts(tree, work)]
-        made += [pack_agent(nfpm, form, tree, agent_python, work) for form in ("deb", "rpm")]
-        for path in made:
+        artifacts = [source, *wheels.values(), describe_parts(tree, work)]
+        artifacts += [pack_agent(nfpm, form, tree, agent_python, work) for form in ("deb", "rpm")]
+        for path in artifacts:
             shutil.copy(path, directory / path.name)
-    lines = [f"{hashlib.sha256((directory / path.name).read_bytes()).hexdigest()}  {path.name}\n" for path in made]
+    lines = [f"{hashlib.sha256((directory / path.name).read_bytes()).hexdigest()}  {path.name}\n" for path in artifacts]
     (directory / "SHA256SUMS").write_text("".join(lines))
-    for path in made:
+    for path in artifacts:
         print(f"{(directory / path.name).stat().st_size / 1e6:8.1f} MB  {path.name}")
 
 
@@ -147,10 +147,10 @@ def describe_parts(root: Path, work: Path) -> Path:
     (site,) = (root / PREFIX).glob("lib/*/site-packages")
     command = ["environment", "--output-reproducible", "--output-format", "JSON", "--output-file", str(path)]
     # It asks a Python for its packages: this one, which is told to have no others than those.
-    ask = work / "python"
-    ask.write_text(f'#!/bin/sh\nPYTHONPATH={site} exec {sys.executable} -S "$@"\n')
-    ask.chmod(0o755)
-    _run([sys.executable, "-m", "cyclonedx_py", *command, str(ask)])
+    interpreter = work / "python"
+    interpreter.write_text(f'#!/bin/sh\nPYTHONPATH={site} exec {sys.executable} -S "$@"\n')
+    interpreter.chmod(0o755)
+    _run([sys.executable, "-m", "cyclonedx_py", *command, str(interpreter)])
     return path
 
 

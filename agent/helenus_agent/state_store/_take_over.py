@@ -76,19 +76,13 @@ def take_over(
         row = table.read()
         if row is None and damage is not None:
             raise damage
-        is_from_row = row is not None and _is_newer(row, saved)
-        if row is not None and row.state is None:
-            if saved is None:
-                raise table.unreadable_error(row)
-            _log.error("state.row_damaged", error=row.damage, then="the file goes on, and the row is replaced by it")
-            is_from_row = False
-        if row is None and saved is not None and saved.epoch and saved.host_id == node.host_id:
-            _log.error("state.row_lost", where=table.where, then="the file goes on, and the row is written again")
-        if is_from_row:
-            assert row is not None
-            assert row.state is not None
-            positions, tables = _restore(row, row.state, node, saved, damage, state)
+        content = None if row is None else _newer_content(table, row, saved)
+        is_from_row = row is not None and content is not None
+        if row is not None and content is not None:
+            positions, tables = _restore(row, content, node, saved, damage, state)
         else:
+            if row is None and saved is not None and saved.epoch and saved.host_id == node.host_id:
+                _log.error("state.row_lost", where=table.where, then="the file goes on, and the row is written again")
             positions, tables = saved or Positions(node.host_id), _tables(state, row)
         epoch = max(row.epoch if row else 0, positions.epoch) + 1
         positions = replace(positions, owner=str(owner), epoch=epoch, version=positions.version + 1)
@@ -112,6 +106,18 @@ def take_over(
         table.where,
         "one agent for each node: stop the others",
     )
+
+
+def _newer_content(table: StateTable, row: StateRow, saved: Positions | None) -> StateSnapshot | None:
+    """Return the state in a row that is newer than the file, None where the file goes on. Raises HelenusError if
+    neither can be read.
+    """
+    if row.state is None:
+        if saved is None:
+            raise table.unreadable_error(row)
+        _log.error("state.row_damaged", error=row.damage, then="the file goes on, and the row is replaced by it")
+        return None
+    return row.state if _is_newer(row, saved) else None
 
 
 def _tables(state: StateDirectory, row: StateRow | None) -> str:
