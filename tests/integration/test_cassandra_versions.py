@@ -29,8 +29,8 @@ from helenus_stack.status import Status
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(900)]
 
-VERSIONS = ("4.1", "6.0")
-LONG_VERSIONS = ("3.11", "4.0")
+VERSIONS = ("6.0",)
+LONG_VERSIONS = ("3.11", "4.0", "4.1")
 YAML_OF_4_0 = {"commitlog_segment_size_in_mb": 4, "cdc_total_space_in_mb": 512}
 YAML = {"commitlog_segment_size": "4MiB", "cdc_total_space": "512MiB"}
 STATE_TABLE = (

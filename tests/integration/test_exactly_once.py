@@ -164,19 +164,25 @@ def wait_worker_quiet(
     """The same for the `worker` that runs the connectors now, if one does; `tail` says what the log ends with."""
     brokers = str(pipeline.status.bootstrap_servers)
     seen: dict[str, dict[int, int]] = {}
+    hindrance = ""
 
     def is_quiet() -> bool:
-        nonlocal seen
+        nonlocal seen, hindrance
         running = worker()
         ends = {table: end_offsets(brokers, f"events-{table}") for table in tables}
         before, seen = seen, ends
-        if ends != before or running is None or running.health()[0] != 200:
-            return False
-        metrics = ("helenus_connector_keys_unconfirmed", "helenus_connector_gate_waiting_events")
-        waiting = sum(running.total(metric) for metric in metrics)
-        return not waiting and all(group_offsets(brokers, group(t), f"events-{t}") == ends[t] for t in tables)
+        if ends != before:
+            hindrance = f"events come: {before}, then {ends}"
+        elif running is None or running.health()[0] != 200:
+            hindrance = f"not ready: {running and running.health()}"
+        else:
+            metrics = ("helenus_connector_keys_unconfirmed", "helenus_connector_gate_waiting_events")
+            waiting = {metric: running.total(metric) for metric in metrics}
+            positions = {table: group_offsets(brokers, group(table), f"events-{table}") for table in tables}
+            hindrance = "" if positions == ends and not any(waiting.values()) else f"{waiting}; {positions} of {ends}"
+        return not hindrance
 
-    eventually(is_quiet, lambda: f"all is published; the worker's log ends:\n{tail()}", every=2)
+    eventually(is_quiet, lambda: f"all is published ({hindrance}); the worker's log ends:\n{tail()}", every=2)
 
 
 def group(table: str) -> str:
@@ -265,8 +271,9 @@ def test_many_faults(
         writes.wait_written(LONG_WRITES)
 
 
-def test_positions_are_those_of_the_group(pipeline: Pipeline, writes: WriteLog) -> None:
+def test_positions_are_those_of_the_group(pipeline: Pipeline, faults: WorkerFaults, writes: WriteLog) -> None:
     """Who moves the group while the worker is stopped, moves the connector: its events are read again from there."""
+    faults.wait_ready()  # whatever a test before this one has left
     brokers, topic = str(pipeline.status.bootstrap_servers), f"events-{WRITTEN}"
     with writes:
         time.sleep(2)

@@ -334,6 +334,7 @@ def killed(pipeline: Pipeline, session: Any) -> Iterator[Any]:
         yield session
 
 
+@pytest.mark.long  # test_markers_growth_and_kills kills the sink of another store
 def test_opensearch_through_kills(pipeline: Pipeline, killed: Any, tmp_path: Path, node: OpenSearchNode) -> None:
     """The recipe and the server are killed and stopped in the middle of changes: the index becomes the table."""
     seed = random.Random(7)

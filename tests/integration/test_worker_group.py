@@ -147,6 +147,7 @@ def test_the_leader_hangs_and_goes_on(group: WorkerGroup, writes: WriteLog, sess
     assert leader.process.pid == pid
 
 
+@pytest.mark.long
 def test_workers_are_restarted_one_after_the_other(group: WorkerGroup, writes: WriteLog, session: Any) -> None:
     leader = group.await_leader()
     for other in group.others(leader):

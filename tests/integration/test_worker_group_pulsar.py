@@ -160,6 +160,7 @@ def test_workers_are_restarted_one_after_the_other(group: WorkerGroup, session: 
     note(group, "restarted", longest)
 
 
+@pytest.mark.long  # test_worker_group has the same on Kafka, connector/test_pulsar_journal the topics
 def test_what_is_done_over_rest_is_known_to_the_next_leader(group: WorkerGroup, session: Any) -> None:
     """A connector that the standby was asked for, its wanted state, its snapshot, and where an operator moved it; all
     that though the disks of the leader are lost.

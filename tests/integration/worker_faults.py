@@ -158,8 +158,13 @@ class WorkerFaults:
         self._stack.resume("kafka")
 
     def lose_disks(self) -> None:
-        """The worker's host is gone; another one has its files of properties alone."""
+        """The worker's host is gone, all processes at once; another one has its files of properties alone."""
+        assert self.worker.process is not None
+        family = processes.family(self.worker.process.pid)
+        _signal([int(path.name) for path in family], signal.SIGKILL)
         self.worker.kill()
+        # An ended process that nobody has waited for has no command line.
+        eventually(lambda: not any(processes.contents(path, "cmdline") for path in family), "its processes have ended")
         shutil.rmtree(self.checkpoint)
 
     @property
