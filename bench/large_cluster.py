@@ -140,9 +140,8 @@ class LargeCluster:
             None if schema_state else (1, TABLE)
         )  # type: ignore[assignment]
         session = self.session()
-        stage = Stage(ConnectorSettings.from_properties(settings, "bench"), session, Nothing(), directory)
-        stage._versions._registry = Ids()  # type: ignore[assignment]
-        return stage, session
+        connector = ConnectorSettings.from_properties(settings, "bench")
+        return Stage(connector, session, Nothing(), directory, None, Ids()), session
 
 
 def in_batches(changes: Sequence[Sequence[Event]], size: int) -> Iterator[list[Event]]:

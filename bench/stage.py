@@ -140,9 +140,8 @@ def stage(kind: str, directory: Path) -> tuple[Stage, Bytes]:
         None if schema_state else (1, TABLE)
     )  # type: ignore[assignment]
     session = Bytes(kind)
-    made = Stage(ConnectorSettings.from_properties(properties, "bench"), session, Nothing(), directory)
-    made._versions._registry = Ids()  # type: ignore[assignment]
-    return made, session
+    settings = ConnectorSettings.from_properties(properties, "bench")
+    return Stage(settings, session, Nothing(), directory, None, Ids()), session
 
 
 KINDS = "unique", "hot", "copies", "deleted", "after"

@@ -73,7 +73,7 @@ def direct(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     module.writer = twice.plain(SOURCE.with_name("value_writer.py"))  # type: ignore[attr-defined]
     module.ValueWriter = module.writer.ValueWriter  # type: ignore[attr-defined]
     rows = twice.plain(SOURCE.with_name("_changed_row.py"))
-    for name in ("ChangedColumn", "read_row", "is_cleared"):
+    for name in ("ChangedColumn", "ChangedRow"):
         setattr(module, name, getattr(rows, name))
     module._NULL = rows.NULL  # type: ignore[attr-defined]
     return module

@@ -35,6 +35,10 @@ cdef class Buffer:
     @cython.locals(form=int, size=Py_ssize_t, number=cython.longlong, i=Py_ssize_t)
     cdef bint put_value(self, ColumnPart part, bytes data, Py_ssize_t offset, Py_ssize_t end) except -1
 
+    cdef bint put_sized(self, ColumnPart part, bytes data, Py_ssize_t offset, Py_ssize_t end) except -1
+
+    cdef bint put_decimal(self, bytes data, Py_ssize_t offset, Py_ssize_t end) except -1
+
     @cython.locals(i=int, byte=int)
     cdef bint put_uuid(self, bytes data, Py_ssize_t offset) except -1
 

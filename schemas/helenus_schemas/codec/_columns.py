@@ -141,48 +141,51 @@ class Buffer:
         form = part.form
         size = end - offset
         if form in (_TEXT, _SIZED):
-            if not size and part.rejects_empty:
-                return False
-            self.reserve(10)
-            self.put_varint(size << 1)
-            if self.copy(data, offset, end) & 0x80 and form == _TEXT:
-                data[offset:end].decode()
-            return True
-        if form in (_INTEGER, _DATE):
-            if size != part.size:
-                return False
-            self.reserve(10)
-            number = integer(data, offset, size)
-            if form == _DATE:
-                number = number - 0x80000000 if number >= 0 else number + 0x80000000
-            self.put_varint(zigzag(number))
-            return True
+            return self.put_sized(part, data, offset, end)
         if form >= _ARRAY:
             return self.put_composite(part, data, offset, end)
+        if form == _DECIMAL:
+            return size >= 5 and self.put_decimal(data, offset, end)
+        if form == _OTHER:
+            self.append(part.encode(data[offset:end]))
+            return True
+        if size != part.size:
+            return False
+        if form == _UUID:
+            return self.put_uuid(data, offset)
         if form == _REVERSED:
-            if size != part.size:
-                return False
             self.reserve(size)
             for i in range(size):
                 self.raw[self.size + i] = data[end - 1 - i]
             self.size += size
             return True
-        if form == _UUID:
-            return size == 16 and self.put_uuid(data, offset)
+        self.reserve(10)
         if form == _BOOLEAN:
-            self.reserve(1)
             self.put_byte(0 if data[offset] == 0 else 1)
-            return size == 1
-        if form == _DECIMAL:
-            if size < 5:
-                return False
-            self.reserve(20)
-            self.put_varint((size - 4) << 1)
-            self.copy(data, offset + 4, end)
-            self.reserve(10)
-            self.put_varint(zigzag(integer(data, offset, 4)))
             return True
-        self.append(part.encode(data[offset:end]))
+        number = integer(data, offset, size)
+        if form == _DATE:
+            number = number - 0x80000000 if number >= 0 else number + 0x80000000
+        self.put_varint(zigzag(number))
+        return True
+
+    def put_sized(self, part: ColumnPart, data: bytes, offset: int, end: int) -> bool:
+        """Append text or bytes, after their size. Return as `put_value`."""
+        if offset == end and part.rejects_empty:
+            return False
+        self.reserve(10)
+        self.put_varint((end - offset) << 1)
+        if self.copy(data, offset, end) & 0x80 and part.form == _TEXT:
+            data[offset:end].decode()
+        return True
+
+    def put_decimal(self, data: bytes, offset: int, end: int) -> bool:
+        """Append a decimal, of at least 5 bytes: its unscaled value, then its scale."""
+        self.reserve(20)
+        self.put_varint((end - offset - 4) << 1)
+        self.copy(data, offset + 4, end)
+        self.reserve(10)
+        self.put_varint(zigzag(integer(data, offset, 4)))
         return True
 
     def put_uuid(self, data: bytes, offset: int) -> bool:

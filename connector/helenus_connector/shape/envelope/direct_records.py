@@ -15,14 +15,13 @@ import struct
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from helenus_connector.shape.envelope._changed_row import NULL, ChangedColumn, is_cleared, read_row
+from helenus_connector.shape.envelope._changed_row import NULL, ChangedColumn, ChangedRow
 from helenus_connector.shape.envelope.parsed_cells import ParsedCells, removed_path
 from helenus_connector.shape.envelope.value_writer import ValuePart, ValueWriter
 from helenus_schemas.codec.wire_bytes import read_long
 from helenus_schemas.cql.table import Table
 from helenus_schemas.cql.types import CqlType
 from helenus_schemas.event.cells import columns_of, width_of
-from helenus_schemas.event.row_cursor import RowCursor
 
 if TYPE_CHECKING:
     from helenus_connector.shape.envelope.record_layout import RecordLayout
@@ -94,14 +93,13 @@ class DirectRecords:
         self._removal, self._clearing = layout.removal, layout.clearing
         self._has_exact = any(slot.exact is not None for slot in layout.columns)
         self._no_exact = layout.exact(())
-        self._cursor = RowCursor()
+        self._row = ChangedRow(len(self._slots))
         self._indexes = {c.name: index for index, c in enumerate(table.values)}
-        self._nothing: list[bytes | None] = [None] * len(self._slots)
-        self._never: list[int] = [-1] * len(self._slots)
         self._columns: dict[bytes, tuple[list[ChangedColumn], list[str]]] = {}
         self._names: dict[tuple[bytes, int, int, bool], tuple[bytes, bytes]] = {}
         self._segments: dict[int, bytes] = {}
-        self._values: list[bytes | None] = []
+        # Of the change that is encoded:
+        self._segment_number = self._position = 0
 
     def learn_columns(self, cells: bytes, types: Mapping[str, CqlType]) -> None:
         """Learn the columns, with their types, that these cells have: later changes of the same columns are encoded."""
@@ -129,7 +127,7 @@ class DirectRecords:
 
     def row_values(self) -> tuple[bytes | None, ...]:
         """Return the CQL bytes of the columns that are not of the key, of the change that was encoded last."""
-        return tuple([None if value is _NULL else value for value in self._values])
+        return tuple([None if value is _NULL else value for value in self._row.values])
 
     def _encode_change(
         self,
@@ -140,66 +138,29 @@ class DirectRecords:
         now: int,
         is_static: bool,
     ) -> tuple[bytes, bytes, bool] | None:
-        size = len(event) - len(cells)
-        if (
-            size < 82
-            or event[:2] != b"\2@"
-            or event[34:36] != b"\2H"
-            or event[72] != 0
-            or event[size - 2] != 0
-            or event[size - 1] != 2
-            or not -_MAX_WRITE_TIME < write_time < _MAX_WRITE_TIME
-            or b"" in key
-            or len(key) != len(self._row_keys)
-        ):
+        if len(key) != len(self._row_keys) or b"" in key or not self._read_place(event, len(event) - len(cells)):
             return None
-        _, offset = read_long(event, 73)
-        _, offset = read_long(event, offset)
-        _, offset = read_long(event, offset)
-        segment, offset = read_long(event, offset)
-        position, offset = read_long(event, offset)
-        if segment < 0 or position < 0 or cells[0] != 2:
+        if cells[0] != 2 or not -_MAX_WRITE_TIME < write_time < _MAX_WRITE_TIME:
             return None
         size, offset = read_long(cells, 33)
-        end = len(cells)
-        if not 0 <= size <= end - offset:
+        if not 0 <= size <= len(cells) - offset:
             return None
         header = cells[offset : offset + size]
         header_columns = self._columns.get(header)
         if header_columns is None:
             return None
-        values = self._nothing[:]
-        expiries = self._never[:]
-        removed: list[tuple[int, bytes]] = []
         columns: list[ChangedColumn] = header_columns[0]
-        row = read_row(self._cursor, cells, offset + size, columns, values, expiries, removed, self._shows_removed)
-        is_row, written, replaced, ttl, expires = row
-        if is_row < 0:
+        row = self._row
+        if not row.read(cells, offset + size, columns, self._shows_removed):
             return None
-        self._values = values
-        operation = self._insert if is_row else self._update
-        name = header, written, replaced, is_static
-        names = None if removed else self._names.get(name)
+        name = header, row.written, row.replaced, is_static
+        names = None if row.removed else self._names.get(name)
         if names is None:
-            names = self._encode_names(name, header_columns[1], columns, removed)
-        if removed and self._removal:
-            operation = self._removal
-        elif self._clearing and not is_row and written and written == replaced and is_cleared(values):
-            operation = self._clearing
+            names = self._encode_names(name, header_columns[1], columns, row.removed)
+        record_key = self._encode_key(key)
+        sized_row = self._encode_row(key) if self._sizes_row else b""
         writer = self._writer
         writer.clear()
-        record_key = b""
-        if self._keys:
-            writer.append(self._key_head)
-            self._put_key(self._keys, key)
-            writer.append(self._key_tail)
-            record_key = writer.written(0)
-            writer.clear()
-        sized_row = b""
-        if self._sizes_row:
-            self._put_row(key, values, expiries)
-            sized_row = writer.written(0)
-            writer.clear()
         for i in range(len(self._steps)):
             step: int = self._steps[i]
             writer.append(self._constants[i])
@@ -208,35 +169,84 @@ class DirectRecords:
                     writer.put_number(len(sized_row))
                     writer.append(sized_row)
                 else:
-                    self._put_row(key, values, expiries)
-            elif step == _NOW:
-                writer.put_number(now)
-            elif step == _WRITE_MS:
-                writer.put_number(write_time // 1000)
-            elif step == _WRITE_US:
-                writer.put_number(write_time)
-            elif step == _WRITE_NS:
-                writer.put_number(write_time * 1000)
-            elif step == _SEGMENT:
-                writer.append(self._segment(segment))
-            elif step == _POSITION:
-                writer.put_number(position)
+                    self._put_row(key)
             elif step == _NODE:
                 writer.put_text(event, 36, 72)
-            elif step == _OPERATION:
-                writer.append(operation)
             elif step == _CHANGED:
                 writer.append(names[0])
             elif step == _FIELDS:
                 writer.append(names[1])
-            elif step == _EXACT:
-                writer.append(self._exact(values) if self._has_exact else self._no_exact)
-            elif ttl >= 0:
-                writer.append(self._layout.ttl(ttl, expires))
             else:
-                writer.append(self._layout.no_ttl)
+                self._put_of_change(step, write_time, now)
         writer.append(self._end)
-        return record_key, writer.written(0), is_row == 1
+        return record_key, writer.written(0), row.is_written
+
+    def _read_place(self, event: bytes, size: int) -> bool:
+        """Read where the commit log has the change, of which the event has `size` bytes before its cells. Return False
+        if it is not a change of a row, or has no such place.
+        """
+        if size < 82 or event[:2] != b"\2@" or event[34:36] != b"\2H" or event[72] != 0:
+            return False
+        if event[size - 2] != 0 or event[size - 1] != 2:
+            return False
+        _, offset = read_long(event, 73)
+        _, offset = read_long(event, offset)
+        _, offset = read_long(event, offset)
+        segment, offset = read_long(event, offset)
+        position, offset = read_long(event, offset)
+        self._segment_number, self._position = segment, position
+        return segment >= 0 and position >= 0
+
+    def _encode_key(self, key: tuple[bytes | None, ...]) -> bytes:
+        """Return a record's key; no bytes if the shape makes it."""
+        if not self._keys:
+            return b""
+        writer = self._writer
+        writer.clear()
+        writer.append(self._key_head)
+        self._put_key(self._keys, key)
+        writer.append(self._key_tail)
+        return writer.written(0)
+
+    def _encode_row(self, key: tuple[bytes | None, ...]) -> bytes:
+        """Return a row by itself."""
+        self._writer.clear()
+        self._put_row(key)
+        return self._writer.written(0)
+
+    def _put_of_change(self, step: int, write_time: int, now: int) -> None:
+        """Write a part of a value that is no row and no name."""
+        writer = self._writer
+        if step == _NOW:
+            writer.put_number(now)
+        elif step == _WRITE_MS:
+            writer.put_number(write_time // 1000)
+        elif step == _WRITE_US:
+            writer.put_number(write_time)
+        elif step == _WRITE_NS:
+            writer.put_number(write_time * 1000)
+        elif step == _SEGMENT:
+            writer.append(self._segment(self._segment_number))
+        elif step == _POSITION:
+            writer.put_number(self._position)
+        elif step == _OPERATION:
+            writer.append(self._operation())
+        elif step == _EXACT:
+            writer.append(self._exact() if self._has_exact else self._no_exact)
+        elif self._row.ttl >= 0:
+            writer.append(self._layout.ttl(self._row.ttl, self._row.expires))
+        else:
+            writer.append(self._layout.no_ttl)
+
+    def _operation(self) -> bytes:
+        """Return what the value says that the change is."""
+        row = self._row
+        if row.removed and self._removal:
+            return self._removal
+        is_clearing = not row.is_written and row.written and row.written == row.replaced
+        if self._clearing and is_clearing and row.is_cleared():
+            return self._clearing
+        return self._insert if row.is_written else self._update
 
     def _put_key(self, slots: list[ColumnSlot], key: tuple[bytes | None, ...]) -> None:
         """Write the columns of a key."""
@@ -251,9 +261,9 @@ class DirectRecords:
                 writer.put_part(slot.part, value, 0, len(value))
                 writer.append(slot.tail)
 
-    def _put_row(self, key: tuple[bytes | None, ...], values: list[bytes | None], expiries: list[int]) -> None:
-        """Write a row."""
-        writer = self._writer
+    def _put_row(self, key: tuple[bytes | None, ...]) -> None:
+        """Write the row of this key."""
+        writer, values, expiries = self._writer, self._row.values, self._row.expiries
         self._put_key(self._row_keys, key)
         for i in range(len(values)):
             slot: ColumnSlot = self._slots[i]
@@ -276,10 +286,10 @@ class DirectRecords:
             else:
                 writer.append(slot.tail)
 
-    def _exact(self, values: list[bytes | None]) -> bytes:
+    def _exact(self) -> bytes:
         """Return the exact values of those that are shown as others."""
         entries = []
-        for slot, value in zip(self._slots, values, strict=True):
+        for slot, value in zip(self._slots, self._row.values, strict=True):
             if slot.exact is not None and value and value is not _NULL:
                 entry = slot.exact(value)
                 if entry is not None:

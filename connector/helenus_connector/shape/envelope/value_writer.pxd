@@ -55,8 +55,12 @@ cdef class ValueWriter:
 
     cpdef int put_part(self, ValuePart part, bytes data, Py_ssize_t offset, Py_ssize_t end) except -1
 
-    @cython.locals(form=int, size=Py_ssize_t, number=cython.longlong)
+    @cython.locals(form=int)
     cdef int put_value(self, ValuePart part, bytes data, Py_ssize_t offset, Py_ssize_t end) except -1
+
+    cdef int put_integer(self, int form, long long number) except -1
+
+    cdef int put_bytes(self, bytes data, Py_ssize_t offset, Py_ssize_t end) except -1
 
     @cython.locals(bits=int)
     cpdef int put_text(self, bytes data, Py_ssize_t offset, Py_ssize_t end) except -1
@@ -67,8 +71,14 @@ cdef class ValueWriter:
     @cython.locals(i=int, byte=int)
     cdef int put_uuid(self, bytes data, Py_ssize_t offset) except -1
 
-    @cython.locals(has_keys=bint, count=cython.longlong, i=cython.longlong, size=cython.longlong, item=ValuePart)
+    @cython.locals(has_keys=bint, count=cython.longlong, i=cython.longlong)
     cdef int put_collection(self, ValuePart part, bytes data, Py_ssize_t offset, Py_ssize_t end) except -1
+
+    @cython.locals(is_pair=bint)
+    cdef Py_ssize_t put_entry(self, ValuePart part, bytes data, Py_ssize_t offset, Py_ssize_t end) except -1
+
+    @cython.locals(size=cython.longlong)
+    cdef Py_ssize_t put_item(self, ValuePart item, bytes data, Py_ssize_t offset, Py_ssize_t end) except -1
 
     @cython.locals(i=Py_ssize_t, size=cython.longlong)
     cdef int put_record(self, ValuePart part, bytes data, Py_ssize_t offset, Py_ssize_t end) except -1

@@ -243,47 +243,50 @@ class ValueWriter:
     def put_value(self, part: ValuePart, data: bytes, offset: int, end: int) -> None:
         """Append a value without what says that it is not null."""
         form = part.form
-        size = end - offset
-        if part.size and size != part.size:
+        if part.size and end - offset != part.size:
             raise ValueError("another size")
         if form == _TEXT:
             self.put_text(data, offset, end)
         elif form <= _MILLISECONDS and form != _OTHER:
-            number = signed_integer(data, offset, size)
-            if form == _DATE:
-                number = number - 0x80000000 if number >= 0 else number + 0x80000000
-            elif form == _MILLISECONDS:
-                if not -_MAX_MILLISECONDS <= number <= _MAX_MILLISECONDS:
-                    raise ValueError("more than 64 bits")
-                number *= 1000
-            self.put_number(number)
+            self.put_integer(form, signed_integer(data, offset, part.size))
         elif form == _UUID:
             self.put_uuid(data, offset)
+        elif form == _BOOLEAN and self.is_json:
+            self.append(b"true" if data[offset] else b"false")
         elif form == _BOOLEAN:
-            if self.is_json:
-                self.append(b"true" if data[offset] else b"false")
-            else:
-                self.append(b"\1" if data[offset] else b"\0")
+            self.append(b"\1" if data[offset] else b"\0")
         elif form in (_ARRAY, _ENTRIES):
             self.put_collection(part, data, offset, end)
         elif form == _REVERSED:
             self.append(data[offset:end][::-1])
         elif form == _SIZED:
-            if self.is_json:
-                self.append(b'"')
-                self.append(b64encode(data[offset:end]))
-                self.append(b'"')
-            else:
-                self.put_number(size)
-                self.copy(data, offset, end)
+            self.put_bytes(data, offset, end)
         elif form == _RECORD:
             self.put_record(part, data, offset, end)
         elif form == _DOUBLE:
             double = _unpack_double(data, offset)[0]
-            is_finite = double - double == 0  # JSON has no other numbers
-            self.append_piece(repr(double) if is_finite else part.encode(data[offset:end]))
+            # JSON has finite numbers alone.
+            self.append_piece(repr(double) if double - double == 0 else part.encode(data[offset:end]))
         else:
             self.append_piece(part.encode(data[offset:end]))
+
+    def put_integer(self, form: int, number: int) -> None:
+        """Append a number of this form, as CQL has it."""
+        if form == _DATE:
+            number = number - 0x80000000 if number >= 0 else number + 0x80000000
+        elif form == _MILLISECONDS:
+            if not -_MAX_MILLISECONDS <= number <= _MAX_MILLISECONDS:
+                raise ValueError("more than 64 bits")
+            number *= 1000
+        self.put_number(number)
+
+    def put_bytes(self, data: bytes, offset: int, end: int) -> None:
+        """Append bytes, in JSON in Base64."""
+        if self.is_json:
+            self.append(b'"%b"' % b64encode(data[offset:end]))
+        else:
+            self.put_number(end - offset)
+            self.copy(data, offset, end)
 
     def put_text(self, data: bytes, offset: int, end: int) -> None:
         """Append text, in JSON with quotes. Raises UnicodeDecodeError."""
@@ -347,39 +350,45 @@ class ValueWriter:
         elif count:
             self.put_number(count)
         for i in range(count):
-            if self.is_json:
-                if i:
-                    self.append(b",")
-                if has_keys and not part.is_object:
-                    self.append(b"[")
-            size = read_size(data, offset, end)
-            offset += 4
-            item: ValuePart = part.parts[0]
+            if i and self.is_json:
+                self.append(b",")
             if has_keys:
-                if size < 0:
-                    raise ValueError("a key that is null")
-                self.put_part(item, data, offset, offset + size)
-                offset += size
-                if self.is_json:
-                    self.append(b":" if part.is_object else b",")
-                size = read_size(data, offset, end)
-                offset += 4
-                item = part.parts[1]
-            if size >= 0:
-                self.put_part(item, data, offset, offset + size)
-                offset += size
-            elif item.is_optional:
-                self.put_null()
+                offset = self.put_entry(part, data, offset, end)
             else:
-                raise ValueError("an element that is null")
-            if self.is_json and has_keys and not part.is_object:
-                self.append(b"]")
+                offset = self.put_item(part.parts[0], data, offset, end)
         if offset != end:
             raise ValueError("bytes after the elements")
         if self.is_json:
             self.append(b"}" if part.is_object else b"]")
         else:
             self.append(b"\0")
+
+    def put_entry(self, part: ValuePart, data: bytes, offset: int, end: int) -> int:
+        """Append an entry of a map: a member of an object, or an array of two. Return where the next one is."""
+        is_pair = self.is_json and not part.is_object
+        if is_pair:
+            self.append(b"[")
+        if read_size(data, offset, end) < 0:
+            raise ValueError("a key that is null")
+        offset = self.put_item(part.parts[0], data, offset, end)
+        if self.is_json:
+            self.append(b"," if is_pair else b":")
+        offset = self.put_item(part.parts[1], data, offset, end)
+        if is_pair:
+            self.append(b"]")
+        return offset
+
+    def put_item(self, item: ValuePart, data: bytes, offset: int, end: int) -> int:
+        """Append an element, after its size. Return where the next one is."""
+        size = read_size(data, offset, end)
+        offset += 4
+        if size >= 0:
+            self.put_part(item, data, offset, offset + size)
+            return offset + size
+        if not item.is_optional:
+            raise ValueError("an element that is null")
+        self.put_null()
+        return offset
 
     def put_record(self, part: ValuePart, data: bytes, offset: int, end: int) -> None:
         """Append a tuple or UDT. Fields that it does not have are null; more than the type has are left out."""
