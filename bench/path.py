@@ -239,10 +239,24 @@ def latency_of_connector(
         wait(lambda: is_ready(connector), "the connector is ready")
         write(cassandra, WARM_UP_SECONDS, 50)
         for rate in rates:
+            before = batches(connector)
             writes, seen = measured(status, cassandra, rate, "events-bench.latency", "data-bench.latency")
+            count, spent_s = (now - then for now, then in zip(batches(connector), before, strict=True))
             report(f"{rate}/s, write → event", delays(writes, seen["events-bench.latency"]))
             report(f"{rate}/s, write → record", delays(writes, seen["data-bench.latency"]))
+            each_ms = spent_s / count * 1000
+            print(f"{rate}/s, {count / SECONDS:.1f} batches a second, the driver's part {each_ms:.0f} ms each")
     return connector.files[0]
+
+
+def batches(connector: programs.Program) -> tuple[float, float]:
+    """How many batches a worker has done, and in how many seconds; Spark's planning and commits are not in them."""
+    metrics = read_metrics(port_of(connector))
+    return metrics["helenus_connector_batch_seconds_count"], metrics["helenus_connector_batch_seconds_sum"]
+
+
+def port_of(connector: programs.Program) -> str:
+    return connector.files[0].read_text().split("listeners=http://127.0.0.1:")[1].split()[0]
 
 
 def measured(
@@ -301,7 +315,7 @@ def reads(stack: Stack, status: Status, cassandra: Any, java: dict[str, str]) ->
         connector = programs.connector(status, stack.directory / f"bench-{table}", "bench", table)
         add(connector.files[1], ["snapshot.mode=never"])  # its events would count too
         with running(connector, java):
-            port = connector.files[0].read_text().split("listeners=http://127.0.0.1:")[1].split()[0]
+            port = port_of(connector)
             metric = labels(table)
             wait(
                 lambda p=port, m=metric: read_metrics(p).get(f"helenus_connector_events_read_total{m}", 0) >= EVENTS,

@@ -133,7 +133,7 @@ def events(table: Table, count: int, copies: int) -> list[Event]:
 
 
 class Ids:
-    """The schemas of a table, each of which has the same id, as of a registry."""
+    """The schemas of a table, all with the same id."""
 
     is_registration_due = False
 
