@@ -1,11 +1,11 @@
-"""Archived segments that are sent again: from a directory, from an archive of fsspec's, from a class of a user's own."""
+"""Archived segments that are sent again: from a directory, an archive of fsspec's, a class of a user's own."""
 
 from __future__ import annotations
 
 import shutil
 import sys
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -73,7 +73,7 @@ def test_every_source_gives_the_same(
         "file": {"segment_source": f"file://{archive.path}"},
         "memory": {"segment_source": "memory://node1"},
         "class": {
-            "segment_source": "agent.test_resend:NamedDirectory",
+            "segment_source": f"{__name__}:NamedDirectory",
             "segment_source_config_path": str(archive.path),
         },
     }[source_kind]
@@ -192,10 +192,10 @@ class Lacking:
         ({}, "nothing says where archived segments are"),
         ({"segment_source": "no_such.module:Source"}, "no_such.module can't be imported"),
         (
-            {"segment_source": "agent.test_resend:Lacking"},
+            {"segment_source": f"{__name__}:Lacking"},
             "agent.test_resend has no class Lacking with list_segments, ",
         ),
-        ({"segment_source": "agent.test_resend:NamedDirectory"}, "segment.source: 'path'"),
+        ({"segment_source": f"{__name__}:NamedDirectory"}, "segment.source: 'path'"),
         ({"segment_source": "/no/such/directory"}, "not a directory, an URL"),
         ({"segment_source": "/tmp", "segment_source_config_key": "x"}, "a directory has no options"),
         ({"segment_source": "nothing://bucket"}, "Protocol not known: nothing"),
@@ -212,7 +212,7 @@ def test_sources_that_are_none(tmp_path: Path, properties: dict[str, str], messa
 
 
 def test_whatever_a_source_raises_is_ours(tmp_path: Path, archive: Raw) -> None:
-    name, path = "agent.test_resend:Failing", str(archive.path)
+    name, path = f"{__name__}:Failing", str(archive.path)
     source = open_source(settings_of(tmp_path, segment_source=name, segment_source_config_path=path))
     with pytest.raises(HelenusError, match="can't be opened: RuntimeError: the bucket is away") as error:
         resend_from(source, FakeCassandra(TABLE), FakeLog(), settings_of(tmp_path))
@@ -238,7 +238,7 @@ def test_the_text_of_an_index(text: str, index: tuple[int, bool] | None) -> None
 
 
 @pytest.fixture
-def command(tmp_path: Path, archive: Raw, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+def command(tmp_path: Path, archive: Raw, monkeypatch: pytest.MonkeyPatch) -> Any:
     """Run `helenus-agent resend`; the output and exit code. `log` has what was sent."""
     log = FakeLog()
     monkeypatch.setattr(resend_command, "open_log", lambda _: log)
@@ -255,7 +255,7 @@ def command(tmp_path: Path, archive: Raw, monkeypatch: pytest.MonkeyPatch) -> It
         return "\n".join(lines), result.exit_code
 
     run.log = log  # type: ignore[attr-defined]
-    yield run
+    return run
 
 
 def test_the_command(command: Any, archive: Raw) -> None:
