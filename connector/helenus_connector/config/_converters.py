@@ -68,7 +68,8 @@ def are_converted(key: str, value: str) -> bool:
 
 def separate_converter_keys(properties: Mapping[str, str], own: Collection[str]) -> dict[str, str]:
     """Return properties in which the keys of converters that are made by their classes are below
-    `SIDE.converter.properties.`: all but `own`, a connector's, and other names for those that say where the registry is and who logs in.
+    `SIDE.converter.properties.`: all but `own`, a connector's, and other names for those
+    that say where the registry is and who logs in.
     """
     prefixes = tuple(f"{side}." for side in _SIDES if is_converter_class(properties.get(side, "")))
     separated = {}

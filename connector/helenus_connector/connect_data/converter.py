@@ -35,8 +35,8 @@ class RecordConverter(Protocol):
         process: a topic is compacted by them. A batch may be repeated, so it may be called again for a record.
 
         Errors: HelenusError as its kind says. OSError: the batch is repeated, with growing pauses. Whatever else a
-        user's class raises makes the record unpublishable: the connector stops, or with `errors.tolerance=all` its event
-        becomes a dead letter. Messages are logged: they must have no secrets.
+        user's class raises makes the record unpublishable: the connector stops, or with `errors.tolerance=all` the
+        event becomes a dead letter. Messages are logged: they must have no secrets.
         """
         ...
 

@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 from helenus_connector.transforms import (
     _cast,
+    _column_types,
     _debezium_envelope,
     _header_to_value,
     _headers,
@@ -91,7 +92,14 @@ def _debezium_classes() -> Iterator[PluginClass]:
         yield PluginClass(f"io.debezium.transforms.{name}", "transformation", plugin.KEYS, plugin)
 
 
-CLASSES: Mapping[str, PluginClass] = {plugin.name: plugin for plugin in (*_kafka_classes(), *_debezium_classes())}
+_OWN = (
+    PluginClass(
+        "helenus.ConvertColumns", "transformation", _column_types.ConvertColumns.KEYS, _column_types.ConvertColumns
+    ),
+)
+CLASSES: Mapping[str, PluginClass] = {
+    plugin.name: plugin for plugin in (*_kafka_classes(), *_debezium_classes(), *_OWN)
+}
 """By name, in the order in which they are listed."""
 _REFUSED: Mapping[str, str] = {
     "io.debezium.transforms.partitions.PartitionRouting": (
