@@ -12,6 +12,7 @@ from connector.staged import ALL, DATA, DEAD_LETTERS
 from connector.test_transforms import PAGE, T, chain, staged, written
 
 from helenus_connector.config.connector import ConnectorSettings, PulsarConnectorSettings
+from helenus_connector.config.model import Model
 from helenus_connector.connect_data.schema import ConnectSchema
 from helenus_schemas.errors import HelenusError, Kind
 from helenus_schemas.settings.properties import ConfigError
@@ -119,6 +120,22 @@ def test_what_is_wrong_is_named(properties: dict[str, str], reason: str) -> None
     with pytest.raises(ConfigError) as failure:
         ConnectorSettings.from_properties({**BASE, **properties}, "test")
     assert any(reason in problem.reason for problem in failure.value.problems), failure.value
+
+
+@pytest.mark.parametrize(
+    "key", ["key.converter", "value.converter", "transforms.a.converter", "transforms.a.b.converter"]
+)
+def test_a_class_over_rest_has_to_be_allowed(key: str) -> None:
+    """To import it runs code."""
+    properties = {**BASE, "output.format": "key-value-json", key: f" {OWN}"}
+    if key.startswith("transforms"):
+        properties |= {"transforms": key.removeprefix("transforms.").removesuffix(".converter")}
+        properties |= {key.replace("converter", "type"): "helenus.ConvertColumns"}
+    with pytest.raises(ConfigError, match=r"plugin\.packages") as failure:
+        Model(ConnectorSettings).read_settings(properties, "n")
+    assert [problem.key for problem in failure.value.problems] == [key]
+    assert Model(ConnectorSettings).foreign_classes(properties, properties) == []
+    assert Model(ConnectorSettings, packages=(__name__,)).foreign_classes(properties, {}) == []
 
 
 def test_it_needs_no_registry_and_no_pulsar() -> None:
