@@ -198,6 +198,7 @@ class Lacking:
         ({"segment_source": f"{__name__}:NamedDirectory"}, "segment.source: 'path'"),
         ({"segment_source": "/no/such/directory"}, "not a directory, an URL"),
         ({"segment_source": "/tmp", "segment_source_config_key": "x"}, "a directory has no options"),
+        ({"segment_source": "ftp://user:hunter2@host/x"}, "a login has no place in the URL"),
         ({"segment_source": "nothing://bucket"}, "Protocol not known: nothing"),
         ({"segment_source": "s3://bucket/node1"}, "s3fs"),
     ],
@@ -209,6 +210,7 @@ def test_sources_that_are_none(tmp_path: Path, properties: dict[str, str], messa
         open_source(settings_of(tmp_path, **properties))
     assert error.value.kind is Kind.CONFIG
     assert message in str(error.value)
+    assert "hunter2" not in str(error.value)
 
 
 def test_whatever_a_source_raises_is_ours(tmp_path: Path, archive: Raw) -> None:

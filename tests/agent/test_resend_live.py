@@ -23,7 +23,7 @@ ROWS = 3000
 
 
 def test_an_archive_is_sent_again(live: Live, tmp_path: Path) -> None:
-    """The events are those of before but for their cells, also after an ALTER; those of a dropped table are not sent."""
+    """The events are those of before but for their cells, also after an ALTER; a dropped table's are not sent."""
     archive = tmp_path / "archive"
     live.table("archived")
     live.table("archived_and_dropped")

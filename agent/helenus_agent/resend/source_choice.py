@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import cast
@@ -14,6 +15,7 @@ from helenus_agent.resend._archive import ArchiveSource
 from helenus_schemas.errors import HelenusError, Kind
 from helenus_schemas.settings.named_class import import_class, is_class_name
 
+_LOGIN = re.compile(r"://[^/@]*:[^/@]*@")
 _METHODS = ("list_segments", "open_segment", "read_index", "close")
 
 
@@ -27,6 +29,9 @@ def open_source(settings: AgentSettings) -> SegmentSource:
     if not name:
         advice = "set segment.source, or segment.archive.dir"
         raise HelenusError(Kind.CONFIG, "nothing says where archived segments are", advice=advice)
+    if _LOGIN.search(name):
+        advice = "put what the URL's file system calls them into segment.source.config, as ${env:X} or ${file:X:Y}"
+        raise HelenusError(Kind.CONFIG, "segment.source: a login has no place in the URL", advice=advice)
     try:
         if is_class_name(name):
             factory = cast("SegmentSourceFactory", import_class(name, "SegmentSource", _METHODS))
