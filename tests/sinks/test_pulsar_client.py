@@ -200,8 +200,8 @@ def test_an_acknowledgement_that_is_missing(brokers: list[Broker], log: PulsarLo
     broker.answers["send"] = send
     log.extend("t", 0, [(b"k", b"v")] * 1500)
     log.flush(10)
-    again = broker.stored.index(0, 1)
-    sent, resent = broker.stored[:again], broker.stored[again:]
+    first_resent = broker.stored.index(0, 1)
+    sent, resent = broker.stored[:first_resent], broker.stored[first_resent:]
     assert sent == resent[: len(sent)]
     assert resent == sorted(set(resent))  # a batch that had to wait for the new producer comes after them
     first, other = broker.requests("producer")
