@@ -30,13 +30,13 @@ def test_an_archive_is_sent_again(live: Live, tmp_path: Path) -> None:
     more = {"segment_transfer": "archive", "segment_archive_dir": str(archive), "cells_include_list": r"live\..*"}
     agent = live.start(**more)
     live.insert("archived_and_dropped", 0, 10)
-    live.insert("archived", 0, ROWS)
-    live.arrive("archived", ROWS)
-    live.stack.nodetool("flush")
-    live.insert("archived", ROWS, 2 * ROWS)  # another segment begins, so that the last one ends
-    live.arrive("archived", 2 * ROWS)
-    live.stack.nodetool("flush")
-    live.wait(lambda: len(list(archive.glob("*.log"))) > 0)
+    count = 0
+    while len(list(archive.glob("*.log"))) < 2:  # a segment ends when it is full, and all in it is flushed
+        assert count < 20 * ROWS, live.out.read_text()
+        live.insert("archived", count, count + ROWS)
+        count += ROWS
+        live.arrive("archived", count)
+        live.stack.nodetool("flush")
     live.session.execute("ALTER TABLE live.archived ADD w int")
     live.session.execute("DROP TABLE live.archived_and_dropped")
     assert live.stop(agent) == 0
