@@ -28,7 +28,7 @@ from helenus_agent.commitlog.decoder import DecodedBatch, decode
 from helenus_agent.commitlog.entries import last_entry
 from helenus_agent.commitlog.segment import Segment
 from helenus_agent.commitlog.segment_header import Corrupt
-from helenus_agent.config import CDC_OFF, AgentSettings
+from helenus_agent.config import AgentSettings
 from helenus_agent.decoded_batches import count_batch, unmarked_batches
 from helenus_agent.delivery.change_spans import ChangeSpans
 from helenus_agent.delivery.outbox import Outbox
@@ -36,6 +36,7 @@ from helenus_agent.followed_tables import FollowedTables
 from helenus_agent.look_pauses import LookPauses
 from helenus_agent.node.cassandra import Cassandra
 from helenus_agent.node.offline import SavedNode
+from helenus_agent.node_directories import CDC_OFF
 from helenus_agent.positions import Positions, SegmentMark
 from helenus_agent.segments import gaps
 from helenus_agent.segments.removal import Removal
@@ -287,7 +288,7 @@ class Agent:
         """Read so many bytes at most, append the events in them, and advance."""
         try:
             live, padded = segment.live, segment.padded
-            data, base, final = segment.read(max_bytes)
+            data, base, final = self._queue.read(segment, max_bytes)
         except FileNotFoundError:
             segment.bad = True  # deleted meanwhile: the next listing says what that means
             segment.skip()

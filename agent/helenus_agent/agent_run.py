@@ -17,11 +17,12 @@ from tenacity.nap import sleep_using_event
 from helenus_agent import metrics
 from helenus_agent.agent import STARTING, Agent
 from helenus_agent.commitlog import decoder
-from helenus_agent.config import AgentSettings, check_places, raw_directory
+from helenus_agent.config import AgentSettings
 from helenus_agent.delivery.change_spans import ChangeSpans
 from helenus_agent.node import identity
 from helenus_agent.node.cassandra import Cassandra, Node
 from helenus_agent.node.offline import SavedNode
+from helenus_agent.node_directories import check_places, raw_directory
 from helenus_agent.segments.segment_queue import list_segment_ids
 from helenus_agent.segments.transfer import transfer_of
 from helenus_agent.state import StateDirectory, note_cdc_off, owned

@@ -8,6 +8,7 @@ import os
 import signal
 import sys
 import threading
+import uuid
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -17,11 +18,15 @@ import structlog
 
 from helenus_agent import status
 from helenus_agent.agent_run import AgentRun, check_pulsar, open_log, with_raw_directory
-from helenus_agent.config import AgentSettings, check, check_places, raw_directory, read_yaml
+from helenus_agent.config import AgentSettings, check
 from helenus_agent.control.configured_agent import ConfiguredAgent, read_effective_settings
 from helenus_agent.control.statements import StatementSession
 from helenus_agent.monitor import Monitor, busy_port
+from helenus_agent.node_directories import check_places, raw_directory
+from helenus_agent.node_yaml import read_yaml
 from helenus_agent.own_properties import OwnProperties, load_settings
+from helenus_agent.resend.source_choice import open_source
+from helenus_agent.resend_command import resend_segments
 from helenus_agent.segments.reprocess import reprocess
 from helenus_agent.segments.transfer import transfer_of
 from helenus_agent.sql_command import log_in, prompt, read_statements, run_statements
@@ -143,6 +148,8 @@ def _validate(properties: Path, connect: bool) -> None:
         if settings.config_store == "file" or settings.cassandra_config or settings.cdc_raw_dir:
             check_places(settings, raw_directory(settings), {}, source)
         transfer_of(settings.segment_transfer, settings.segment_archive_dir)
+        if settings.segment_source:
+            open_source(settings)
         host, port = settings.listener
         if port and (busy := busy_port(host, port)):
             address = f"listeners={settings.listeners}" if settings.listeners else f"http.port={port}"
@@ -209,6 +216,24 @@ def _reprocess(properties: Path, segments: tuple[str, ...]) -> None:
         settings = _with_raw_directory(AgentSettings.load(properties))
         paths = reprocess(settings.state_dir, raw_directory(settings), segments)
         click.echo("\n".join(map(str, paths)) or "nothing is in quarantine")
+
+
+@main.command("resend", short_help="Send archived segments again.")
+@_PROPERTIES
+@click.argument("segments", nargs=-1)
+@click.option("--offline", is_flag=True, help="Without Cassandra, by what the agent saved in state.dir.")
+@click.option("--host-id", type=click.UUID, help="The node whose segments they are, if it is another one.")
+def _resend(properties: Path, segments: tuple[str, ...], offline: bool, host_id: uuid.UUID | None) -> None:
+    """Send archived SEGMENTS (ids or file names, all if none is named) again, from where segment.source says.
+
+    Events go without cells, so connectors read the rows as they are now. The archive is only read, an agent may run
+    meanwhile, and a second run sends the same once more. The exit code is 1 if something could not be read.
+    """
+    with _errors_in_one_line():
+        settings = _effective_settings(properties, AgentSettings.load(properties))
+        check(settings, str(properties))
+        is_complete = resend_segments(settings, segments, host_id, offline, click.echo)
+    sys.exit(0 if is_complete else 1)
 
 
 @main.command("sql", short_help="Name data sinks, and publish tables to them.")

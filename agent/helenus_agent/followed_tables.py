@@ -14,7 +14,7 @@ import structlog
 
 from helenus_agent import metrics
 from helenus_agent.commitlog.decoder import UnknownSchema
-from helenus_agent.config import AgentSettings, commit_log_directory
+from helenus_agent.config import AgentSettings
 from helenus_agent.delivery.outbox import Outbox
 from helenus_agent.delivery.refused_topics import RefusedTopics
 from helenus_agent.node import saved_tables
@@ -24,6 +24,7 @@ from helenus_agent.node.offline import SavedNode
 from helenus_agent.node.tables import KnownTables, SchemaUpdate
 from helenus_agent.node.transactional import TransactionalTables
 from helenus_agent.node.truncations import Truncations
+from helenus_agent.node_directories import commit_log_directory
 from helenus_agent.positions import LogPosition, Positions, is_numbered, is_renamed
 from helenus_agent.segments import gaps
 from helenus_agent.segments.headroom import Headroom

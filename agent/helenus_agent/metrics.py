@@ -16,11 +16,15 @@ from pathlib import Path
 from prometheus_client import Counter, Gauge, Histogram, Info, Metric
 from prometheus_client.registry import Collector
 
-from helenus_agent.commitlog.segment import parse_name
+from helenus_agent.commitlog.segment_name import parse_name
 from helenus_schemas.errors import Kind
 
 EVENTS = Counter("helenus_agent_events", "Events acknowledged by the broker.", ["table"])
 MUTATIONS = Counter("helenus_agent_mutations_read", "Mutations read from the commit log.")
+READ_BYTES = Counter(
+    "helenus_agent_log_read_bytes", "Bytes of the commit log that were read to be decoded, those read again too."
+)
+READ_SECONDS = Counter("helenus_agent_log_read_seconds", "How long reading, and decompressing, them took.")
 WITHOUT_CELLS = Counter(
     "helenus_agent_events_without_cells",
     "Events sent without their cells, too large for the topic with them.",
@@ -139,6 +143,7 @@ class AgentMetricAliases(Collector):
         used = total(RAW_BYTES) / limit if limit else 0.0
         yield _metric("Cdc_TotalSpaceUsed", "Size of the segments in cdc_raw, in bytes.", total(RAW_BYTES))
         yield _metric("Cdc_MaxSpaceConfigured", "cdc_total_space of the node, in bytes; 0 if not known.", limit)
+        yield _metric("Cdc_TotalConsumedBytes", "Bytes of the commit log that were read.", total(READ_BYTES))
         yield _metric("Cdc_OldestSegmentAgeSeconds", "Since when the oldest segment is not written to.", age)
         yield _metric("Cdc_DeletedSegment", "Segments fully processed and removed.", total(DONE))
         yield _metric("Cdc_LowSpace", f"1 if {LOW:.0%} of the limit are used.", float(used >= LOW))

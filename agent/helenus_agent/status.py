@@ -15,9 +15,12 @@ from typing import Any
 from prometheus_client.parser import text_string_to_metric_families
 
 from helenus_agent import state
-from helenus_agent.commitlog.segment import parse_name, read_index
-from helenus_agent.config import AgentSettings, raw_directory, read_yaml
+from helenus_agent.commitlog.segment_name import parse_name
+from helenus_agent.commitlog.segment_source import read_index
+from helenus_agent.config import AgentSettings
 from helenus_agent.node.cassandra import Node
+from helenus_agent.node_directories import raw_directory
+from helenus_agent.node_yaml import read_yaml
 from helenus_agent.positions import Positions, SegmentMark
 from helenus_agent.segments.reprocess import list_quarantined
 from helenus_schemas.errors import HelenusError

@@ -6,10 +6,11 @@ from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 
-from helenus_agent.config import CDC_OFF, AgentSettings, check_places
+from helenus_agent.config import AgentSettings
 from helenus_agent.node import identity
 from helenus_agent.node.cassandra import Cassandra
 from helenus_agent.node.tables import KnownTables
+from helenus_agent.node_directories import CDC_OFF, check_places
 from helenus_schemas import names
 from helenus_schemas.cql.table import Table
 from helenus_schemas.errors import HelenusError, Kind

@@ -37,6 +37,7 @@ class Kind(enum.Enum):
     CDC_VERSION = "cdc-version"
     CDC_DIRECTORY = "cdc-directory"
     TRANSFER_FAILED = "transfer-failed"
+    SEGMENT_SOURCE = "segment-source"
     TABLE_MISSING = "table-missing"
     TABLE_UNSUPPORTED = "table-unsupported"
     BROKER_UNREACHABLE = "broker-unreachable"
@@ -103,6 +104,9 @@ POLICIES: dict[Kind, Policy] = {
     Kind.TRANSFER_FAILED: Policy(
         Action.RETRY,
         "check the disk and the permissions of its destination, or your segment.transfer; the segment stays in cdc_raw",
+    ),
+    Kind.SEGMENT_SOURCE: Policy(
+        Action.STOP, "check segment.source, its login and its options, and repeat the command: it sends all of it again"
     ),
     Kind.TABLE_MISSING: Policy(Action.STOP, "create the table, or correct keyspace and table"),
     Kind.TABLE_UNSUPPORTED: Policy(Action.STOP, "leave the column out with columns, or choose another table"),

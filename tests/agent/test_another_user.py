@@ -12,7 +12,8 @@ import pytest
 from click.testing import CliRunner
 
 from helenus_agent.cli import main
-from helenus_agent.config import AgentSettings, raw_directory
+from helenus_agent.config import AgentSettings
+from helenus_agent.node_directories import raw_directory
 from helenus_agent.state import StateDirectory, quarantine
 from helenus_schemas.errors import HelenusError
 

@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 
 from helenus_agent.aliases import ENVIRONMENT
-from helenus_agent.config import AgentSettings, raw_directory
+from helenus_agent.config import AgentSettings
 from helenus_agent.node.cassandra import Node
+from helenus_agent.node_directories import raw_directory
 from helenus_schemas.errors import HelenusError, Kind
 from helenus_schemas.settings.properties import ConfigError
 

@@ -14,8 +14,9 @@ from agent.test_notices import emitted
 
 from helenus_agent import agent as module
 from helenus_agent.agent import Agent
-from helenus_agent.config import AgentSettings, raw_directory
+from helenus_agent.config import AgentSettings
 from helenus_agent.node.offline import SavedNode
+from helenus_agent.node_directories import raw_directory
 from helenus_agent.state import StateDirectory, read
 from helenus_schemas.errors import HelenusError
 

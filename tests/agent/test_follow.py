@@ -11,7 +11,8 @@ from prometheus_client import REGISTRY
 from structlog.testing import capture_logs
 
 from helenus_agent.commitlog import segment as segment_module
-from helenus_agent.commitlog.segment import ReadMode, Segment, read_index
+from helenus_agent.commitlog.segment import ReadMode, Segment
+from helenus_agent.commitlog.segment_source import SegmentBytes, read_index
 from helenus_agent.positions import Positions, SegmentMark
 from helenus_agent.segments import segment_queue as follow_module
 from helenus_agent.segments.segment_queue import SegmentQueue
@@ -282,11 +283,12 @@ def test_a_backlog_of_many_segments_needs_few_files(raw: Raw, monkeypatch: pytes
     most_opened = 0
     was_open, was_close = Segment._open, Segment.close
 
-    def count_open(segment: Segment) -> None:
+    def count_open(segment: Segment) -> SegmentBytes:
         nonlocal most_opened
-        was_open(segment)
+        file = was_open(segment)
         opened.add(segment)
         most_opened = max(most_opened, len(opened))
+        return file
 
     def count_close(segment: Segment) -> None:
         was_close(segment)

@@ -13,7 +13,8 @@ import pytest
 from agent import golden
 from agent.golden import NODE, PLAIN, RECORDINGS, STATEMENTS, Expected, Recording, read
 
-from helenus_agent.commitlog.segment import ReadMode, Segment, parse_name
+from helenus_agent.commitlog.segment import ReadMode, Segment
+from helenus_agent.commitlog.segment_name import parse_name
 from helenus_agent.positions import Positions, SegmentMark
 from helenus_agent.segments.segment_queue import SegmentQueue
 from helenus_schemas.event import wire

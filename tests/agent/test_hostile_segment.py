@@ -18,8 +18,9 @@ from hostile import JSON_TEXTS, damaged, unsigned_vint
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from helenus_agent.commitlog.segment import Segment, read_index
+from helenus_agent.commitlog.segment import Segment
 from helenus_agent.commitlog.segment_header import Corrupt, read_header
+from helenus_agent.commitlog.segment_source import read_index
 
 slow = settings(deadline=None, suppress_health_check=list(HealthCheck))
 KEY = struct.pack(">i", 7)

@@ -15,9 +15,10 @@ from agent.test_agent import TABLE, Bench
 from structlog.testing import capture_logs
 
 from helenus_agent import agent_run, cli
-from helenus_agent.config import AgentSettings, check_places, raw_directory
+from helenus_agent.config import AgentSettings
 from helenus_agent.node import identity
 from helenus_agent.node.cassandra import Node
+from helenus_agent.node_directories import check_places, raw_directory
 from helenus_agent.state import read
 from helenus_schemas.errors import HelenusError, Kind
 from helenus_schemas.settings.properties import ConfigError

@@ -9,10 +9,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from agent.fakes import Raw, write_of
+from agent.test_agent import TABLE
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.metrics import MetricWrapperBase
 
 from helenus_agent import metrics
+from helenus_agent.positions import Positions
+from helenus_agent.segments.segment_queue import SegmentQueue
 
 SERVER = {"plugin": "cassandra", "name": "events-", "context": "streaming"}
 AGENT = "org_apache_cassandra_metrics_CdcAgent_Count"
@@ -76,6 +80,23 @@ def test_metrics_of_cep_44(raw: Path, limit: None, used: int, low: int, critical
     assert (read(raw, "Cdc_LowSpace"), read(raw, "Cdc_CriticalSpace")) == (low, critical)
     assert 500 <= (read(raw, "Cdc_OldestSegmentAgeSeconds") or 0) < 600
     assert next(iter(metrics.RAW_HEADROOM.collect())).samples[0].value == headroom
+
+
+def test_bytes_and_time_of_reading(raw: Path, tmp_path: Path) -> None:
+    log = Raw(tmp_path / "log")
+    path = log.segment(10)
+    log.write(10, write_of(TABLE, 1), write_of(TABLE, 2))
+    queue = SegmentQueue(log.path, Positions())
+    queue.refresh()
+    segment = queue.next()
+    assert segment is not None
+    assert segment.path == path
+    consumed = read(raw, "Cdc_TotalConsumedBytes") or 0
+    seconds = metrics.total(metrics.READ_SECONDS)
+    data, _, _ = queue.read(segment, 1 << 20)
+    assert read(raw, "Cdc_TotalConsumedBytes") == consumed + len(data)
+    assert metrics.total(metrics.READ_SECONDS) > seconds
+    queue.close()
 
 
 def test_without_a_limit_nothing_is_low(raw: Path, limit: None) -> None:

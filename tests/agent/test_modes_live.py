@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from agent.test_live import Live, _answers
 
-from helenus_agent.commitlog.segment import parse_name
 from helenus_agent.commitlog.segment_header import read_header
+from helenus_agent.commitlog.segment_name import parse_name
 
 pytestmark = [
     pytest.mark.integration,

@@ -474,7 +474,7 @@ def test_validate(agents: Agents) -> None:
     code, out, errors = agents.call("validate")
     assert (code, out) == (2, "")
     assert "use=topic.prefix" in errors
-    assert "cannot load not.there:Transfer" in errors
+    assert "segment.transfer: not.there can't be imported" in errors
 
 
 def test_errors_are_json_where_logs_are(agents: Agents) -> None:

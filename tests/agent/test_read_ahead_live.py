@@ -17,8 +17,10 @@ import pytest
 from cassandra.cluster import Session
 from patience import eventually
 
-from helenus_agent.commitlog.segment import parse_name, read_index, read_marker
+from helenus_agent.commitlog.segment import read_marker
 from helenus_agent.commitlog.segment_header import read_header
+from helenus_agent.commitlog.segment_name import parse_name
+from helenus_agent.commitlog.segment_source import read_index
 from helenus_schemas.codec.key import KeyCodec
 from helenus_schemas.cql.table import read_tables
 from helenus_schemas.event.wire import decode

@@ -13,8 +13,10 @@ from agent.writer import COMPRESS, entry, file_name, header, options, segment_by
 
 from helenus_agent.commitlog import _compression as compression
 from helenus_agent.commitlog import segment as module
-from helenus_agent.commitlog.segment import ReadMode, Segment, parse_name, read_index, read_marker
+from helenus_agent.commitlog.segment import ReadMode, Segment, read_marker
 from helenus_agent.commitlog.segment_header import Corrupt, read_header
+from helenus_agent.commitlog.segment_name import parse_name
+from helenus_agent.commitlog.segment_source import read_index
 from helenus_schemas.errors import HelenusError
 
 ID = 1795262845123

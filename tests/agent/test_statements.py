@@ -187,6 +187,40 @@ def test_a_statement_with_a_slip_is_never_another_one(statement: str, data: st.D
     assert not parsed or " ".join(changed).upper().split(" ")[0] in {w.upper().split(" ")[0] for w in RIGHT}
 
 
+def slips(statement: str) -> set[str]:
+    """Each word left out, doubled, or another character in its place; each keyword short of a letter; and more after
+    the end. None of them is a statement.
+    """
+    words = statement.split(" ")
+    wrong = {f"{statement} {more}" for more in ("x", "'x'", "IF", "=", "WITH")}
+    for index, word in enumerate(words):
+        others = [[], [word, word], ["#"], [f"'{word}"]]
+        others += [[word[:n] + word[n + 1 :]] for n in range(len(word)) if word.isupper()]
+        wrong |= {" ".join([*words[:index], *other, *words[index + 1 :]]) for other in others}
+    return wrong - {""}
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "CREATE DATA_SINK IF NOT EXISTS lake WITH 'kafka://k1:9092'",
+        "DROP DATA_SINK IF EXISTS lake",
+        "CREATE DATA_SOURCE IF NOT EXISTS cdc ON TABLE shop.orders WITH lake",
+        "DROP DATA_SOURCE IF EXISTS cdc ON TABLE shop.orders",
+        "DESCRIBE DATA_SINKS",
+        "DESCRIBE DATA_SOURCES",
+    ],
+)
+def test_every_statement_wrong_in_twenty_ways(statement: str) -> None:
+    assert len(parse_statements(statement)) == 1
+    wrong = slips(statement)
+    assert len(wrong) >= 20
+    for text in sorted(wrong):
+        with pytest.raises(StatementError) as raised:
+            parse_statements(text)
+        assert 0 <= raised.value.start < raised.value.end <= len(text) + 1
+
+
 SECRET = st.text("abcdefgh12345&=?%.", min_size=8, max_size=20).filter(lambda text: "'" not in text)
 
 

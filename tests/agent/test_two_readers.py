@@ -15,7 +15,8 @@ from structlog.testing import capture_logs
 
 from helenus_agent import agent as module
 from helenus_agent import cli, followed_tables
-from helenus_agent.config import AgentSettings, commit_log_directory
+from helenus_agent.config import AgentSettings
+from helenus_agent.node_directories import commit_log_directory
 from helenus_agent.positions import Positions
 from helenus_agent.segments import segment_queue as follow_module
 from helenus_agent.segments.segment_queue import SegmentQueue

@@ -743,7 +743,7 @@ def test_transforms_are_plugins(api: Api) -> None:
     kinds = [plugin["type"] for plugin in api.ask("GET", "/connector-plugins?connectorsOnly=false")[1]]
     assert {kind: kinds.count(kind) for kind in kinds} == {
         "source": 1,
-        "transformation": 32,
+        "transformation": 33,
         "predicate": 3,
         "converter": 12,
         "header_converter": 3,

@@ -19,8 +19,7 @@ section.
 
 from __future__ import annotations
 
-import os
-import re
+import contextlib
 import struct
 import time
 from collections import deque
@@ -31,14 +30,14 @@ from zlib import crc32
 from helenus_agent.commitlog._compression import Decompress
 from helenus_agent.commitlog.entries import ENTRY_OVERHEAD
 from helenus_agent.commitlog.segment_header import Corrupt, Header, read_header
+from helenus_agent.commitlog.segment_name import FIRST_INDEXED, parse_name
+from helenus_agent.commitlog.segment_source import CDC_RAW, SegmentBytes, SegmentSource, parse_index
 from helenus_schemas.errors import HelenusError, Kind
 
 ReadMode = Literal["marker", "idx", "eager"]
 """What vouches for the bytes that are read: a sync marker; a marker and the index, so they are on the node's disk; a
 marker, or after the last one an entry's own CRCs. See `helenus_agent.segments.segment_queue`."""
 
-_NAME = re.compile(r"CommitLog(?:-(\d+))?-(\d+)\.log")
-_INDEXED = 7  # the first version with an index
 _MARKER = 8  # bytes of a sync marker
 _EMPTY_MARKER = bytes(_MARKER)
 _MAX_POSITION = (1 << 31) - 1  # positions are ints
@@ -46,36 +45,6 @@ _TORN_READ_S = 1.0  # s: a read may meet a half-written int, but not for long
 _MAX_SECTIONS = 1000  # at which a look ends: some 200 bytes of memory each
 _SIZE = 4  # bytes of an entry's size, with which it begins
 _TAIL = 1 << 16  # bytes after the last marker that are read at once
-
-
-def parse_name(name: str) -> tuple[int, int] | None:
-    """Return the version (0: see its header) and id of a segment's file name, None if it is no segment."""
-    match = _NAME.fullmatch(name)
-    return (int(match[1] or 0), int(match[2])) if match else None
-
-
-def has_index(path: Path) -> bool:
-    """True if such a segment gets an index, and is linked into cdc_raw when it is made."""
-    return (parse_name(path.name) or (0, 0))[0] >= _INDEXED
-
-
-def index_path(path: Path) -> Path:
-    """Return where a segment's index is, if it has one."""
-    return path.with_name(f"{path.stem}_cdc.idx")
-
-
-def read_index(path: Path) -> tuple[int, bool] | None:
-    """Return a segment's index: up to which position it is on disk, and whether it is complete.
-
-    None if there is none, or half of one: Cassandra rewrites it in place. After a crash it names the file's size
-    instead, however far its sections go.
-    """
-    try:
-        with open(index_path(path), encoding="ascii") as file:
-            position, *lines = file.read(64).split("\n")
-        return (int(position), "COMPLETED" in lines) if len(position) <= 10 else None  # it is an int of Java's
-    except (OSError, ValueError):
-        return None
 
 
 def read_marker(data: bytes, id: int, offset: int) -> int | None:
@@ -111,14 +80,21 @@ class Segment:
     index says so. `indexed`: it holds changes of tables with CDC. `bad`: something in it could not be read. `since`: s
     since the epoch, since when the oldest of `unread` is known to wait. `looked`: the last look came to the end of what
     is written, and did not stop at as many sections as are held. `unlinked`: its file is the node's own, cdc_raw has
-    none any more; nothing may be done to it but read it.
+    none any more; nothing may be done to it but read it. `source` opens it, by its `path`.
     """
 
-    def __init__(self, path: Path, position: int = 0, bad: bool = False, mode: ReadMode = "marker") -> None:
+    def __init__(
+        self,
+        path: Path,
+        position: int = 0,
+        bad: bool = False,
+        mode: ReadMode = "marker",
+        source: SegmentSource = CDC_RAW,
+    ) -> None:
         self._version, self.id = parse_name(path.name) or (0, 0)
         self.path = path
         self.bad = bad
-        self.complete = self.indexed = self._version < _INDEXED
+        self.complete = self.indexed = self._version < FIRST_INDEXED
         self.looked = self.unlinked = False
         self.since = 0.0
         self.unread: deque[Section] = deque()
@@ -133,7 +109,8 @@ class Segment:
         self._held_at = -1
         self._suspect: tuple[bytes, float] | None = None
         self._content: tuple[int, memoryview] | None = None
-        self._fd = -1
+        self._source = source
+        self._bytes: SegmentBytes | None = None
 
     @property
     def position(self) -> int:
@@ -159,13 +136,13 @@ class Segment:
     @property
     def remaining_bytes(self) -> int:
         """Return how many bytes there are after the last section that was found, at most."""
-        index = read_index(self.path)
+        index = self._read_index()
         return index[0] - self._end if index and index[0] > self._end else max(0, self._size - self._marker)
 
     @property
     def is_open(self) -> bool:
         """True while the file is held: then it can be read to its end even if someone deletes it."""
-        return self._fd >= 0
+        return self._bytes is not None
 
     @property
     def started(self) -> bool:
@@ -186,8 +163,8 @@ class Segment:
         if self._written:
             return False
         try:
-            with open(self.path, "rb") as file:
-                start = file.read(_TAIL)
+            with contextlib.closing(self._source.open_segment(self.path)) as file:
+                start = file.read(_TAIL, 0)
                 if read_header(start, self._version, self.id) is None:
                     return False
                 end = 18 + int.from_bytes(start[12:14], "big")
@@ -195,7 +172,7 @@ class Segment:
                     if read_marker(marker, self.id, end) != end + _MARKER:
                         break
                     end += _MARKER
-                self._written = any(start[end:]) or any(any(piece) for piece in iter(lambda: file.read(_TAIL), b""))
+                self._written = any(start[end:]) or _has_bytes(file, len(start))
         except (FileNotFoundError, Corrupt):
             return False
         return not self._written
@@ -205,8 +182,8 @@ class Segment:
         try:
             if self.is_blank():
                 return False
-            with open(self.path, "rb") as file:
-                return any(any(piece) for piece in iter(lambda: file.read(_TAIL), b""))
+            with contextlib.closing(self._source.open_segment(self.path)) as file:
+                return _has_bytes(file, 0)
         except FileNotFoundError:
             return False
         except OSError as error:
@@ -219,10 +196,9 @@ class Segment:
         """
         if self._broken:
             return bool(self.unread)
-        if self._fd < 0:
-            if self.looked and not self._may_read(self._end + 1):
-                return bool(self.unread)  # not worth opening it again
-            self._open()
+        if self._bytes is None and self.looked and not self._may_read(self._end + 1):
+            return bool(self.unread)  # not worth opening it again
+        self._open()
         if self.unread and self.unread[0].live:
             self.unread.clear()  # a marker may be there by now
         try:
@@ -244,28 +220,28 @@ class Segment:
 
     def has_news(self) -> bool:
         """Return whether a look may find more than the last one: something follows what that found. Raises OSError."""
-        if self._fd < 0 or not self.is_stable:
+        file = self._bytes
+        if file is None or not self.is_stable:
             return True
         if self.mode == "eager" and self._position > self._marker + _MARKER:
             # Entries that were read ahead of it follow the last marker: news are that marker, or one more entry.
-            return any(os.pread(self._fd, _MARKER, self._marker)) or any(os.pread(self._fd, _SIZE, self._position))
-        return any(os.pread(self._fd, _MARKER + 8, self._marker))
+            return any(file.read(_MARKER, self._marker)) or any(file.read(_SIZE, self._position))
+        return any(file.read(_MARKER + 8, self._marker))
 
     def read(self, max_bytes: int) -> tuple[bytes, int, bool]:
         """Read at most so many bytes of the first section of `unread`, their position, and whether they reach its end.
 
         Raises OSError, and Corrupt if the section can't be read.
         """
-        self._open()
-        section = self.unread[0]
+        section, file = self.unread[0], self._open()
         start = section.start
         if section.live:
-            return os.pread(self._fd, max(_TAIL, section.end - start), start), start, False
+            return file.read(max(_TAIL, section.end - start), start), start, False
         if self._header is not None and self._header.decompress is not None:
             offset = start - section.base
             data = bytes(self._decompressed(section, self._header.decompress)[offset : offset + max_bytes])
         else:
-            data = os.pread(self._fd, min(max_bytes, section.end - start), section.file_offset + start - section.base)
+            data = file.read(min(max_bytes, section.end - start), section.file_offset + start - section.base)
         if not data:
             raise Corrupt(f"the file ends at {start}, within a section that ends at {section.end}")
         return data, start, start + len(data) == section.end
@@ -305,7 +281,7 @@ class Segment:
             return b"", 0, read_bytes
         while is_eager and (entry_bytes := self._measure_entry(start + size)):
             size += entry_bytes
-        data = os.pread(self._fd, max(read_bytes, size), start)
+        data = self._open().read(max(read_bytes, size), start)
         if not was_open:
             self.close()
         return data, max(self._size, self._position) + start, read_bytes
@@ -329,22 +305,26 @@ class Segment:
     def close(self) -> None:
         """Let go of the file; `look` opens it again."""
         self._content = None
-        if self._fd >= 0:
-            os.close(self._fd)
-            self._fd = -1
+        if self._bytes is not None:
+            self._bytes.close()
+            self._bytes = None
 
-    def _open(self) -> None:
-        if self._fd < 0:
-            self._fd = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
+    def _open(self) -> SegmentBytes:
+        if self._bytes is None:
+            self._bytes = self._source.open_segment(self.path)
+        return self._bytes
+
+    def _read_index(self) -> tuple[int, bool] | None:
+        return parse_index(self._source.read_index(self.path))
 
     def _add_section(self, section: Section) -> None:
         if not self.unread:
-            self.since = time.time() if self.looked else min(time.time(), os.fstat(self._fd).st_mtime)
+            self.since = time.time() if self.looked else min(time.time(), self._open().modified_s())
         self.unread.append(section)
 
     def _read_header(self) -> bool:
-        self._size = os.fstat(self._fd).st_size
-        self._header = read_header(os.pread(self._fd, 65536 + 18, 0), self._version, self.id)
+        self._size = self._open().size()
+        self._header = read_header(self._open().read(65536 + 18, 0), self._version, self.id)
         if self._header is None:
             if self.complete:
                 raise Corrupt("no header")
@@ -354,7 +334,7 @@ class Segment:
 
     def _next_section(self) -> Section | None:
         """Return the section after the last one that was found, None if it isn't there or may not be read yet."""
-        data = os.pread(self._fd, _MARKER + 4, self._marker)
+        data = self._open().read(_MARKER + 4, self._marker)
         try:
             if data[:_MARKER] == _EMPTY_MARKER or len(data) < _MARKER:
                 section = None
@@ -381,7 +361,7 @@ class Segment:
         assert self._header is not None
         compressed = self._header.decompress
         if end > self._size:
-            self._size = os.fstat(self._fd).st_size
+            self._size = self._open().size()
         if end > self._size:
             if compressed and not self.complete:
                 return None  # it is being written
@@ -401,7 +381,7 @@ class Segment:
     def _may_read(self, end: int) -> bool:
         if self.mode != "idx" or self.complete or self.unlinked or end <= self._synced:
             return True
-        if index := read_index(self.path):
+        if index := self._read_index():
             self._synced = _MAX_POSITION if index[1] else index[0]
         return end <= self._synced
 
@@ -422,29 +402,38 @@ class Segment:
 
     def _measure_entry(self, start: int) -> int:
         """Return how many bytes the entry has that begins there, 0 if it is not there as a whole."""
-        head = os.pread(self._fd, 8, start)
+        head = self._open().read(8, start)
         size, crc = struct.unpack(">iI", head) if len(head) == 8 else (0, 0)
         if size <= 0 or crc != crc32(head[:4]):
             return 0
-        body = os.pread(self._fd, size + 4, start + 8)
+        body = self._open().read(size + 4, start + 8)
         if len(body) < size + 4 or crc32(body[:size], crc) != int.from_bytes(body[size:], "big"):
             return 0
         return int(size) + ENTRY_OVERHEAD
 
     def _check_end(self) -> None:
         """Raise Corrupt if the sections end before the index says; not if a restarted node wrote that index."""
-        index = read_index(self.path)
+        index = self._read_index()
         if index is None or index[0] <= self._end:
             return
-        self._size = os.fstat(self._fd).st_size
+        self._size = self._open().size()
         if index[0] != self._size:
             raise Corrupt(f"the sync markers end at {self._end}, but the index says {index[0]}")
 
     def _decompressed(self, section: Section, decompress: Decompress) -> memoryview:
         if self._content is None or self._content[0] != section.file_offset:
-            block = os.pread(self._fd, section.size, section.file_offset)
+            block = self._open().read(section.size, section.file_offset)
             try:
                 self._content = (section.file_offset, decompress(block[4:], section.end - section.base))
             except ValueError as error:
                 raise Corrupt(f"{error}; {section.end - section.start} bytes are not read") from None
         return self._content[1]
+
+
+def _has_bytes(file: SegmentBytes, offset: int) -> bool:
+    """Return whether something but zeros follows an offset."""
+    while piece := file.read(_TAIL, offset):
+        if any(piece):
+            return True
+        offset += len(piece)
+    return False

@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 
 from helenus_agent import metrics
-from helenus_agent.commitlog.segment import parse_name
+from helenus_agent.commitlog.segment_name import parse_name
 from helenus_agent.node.cassandra import Node
 from helenus_agent.segments.headroom import Headroom
 

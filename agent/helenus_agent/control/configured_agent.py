@@ -18,7 +18,7 @@ import structlog
 from helenus_agent import metrics
 from helenus_agent.agent import STARTING
 from helenus_agent.agent_run import AgentRun
-from helenus_agent.config import AgentSettings, read_yaml
+from helenus_agent.config import AgentSettings
 from helenus_agent.control import _saved_configs
 from helenus_agent.control._agent_reporter import AgentCondition, AgentReporter
 from helenus_agent.control._config_follower import ConfigFollower
@@ -26,6 +26,7 @@ from helenus_agent.control._config_store import ConfigStore
 from helenus_agent.control._idle_watch import IdleWatch
 from helenus_agent.control._rest_resources import ControlApi
 from helenus_agent.control._service_configs import effective_config
+from helenus_agent.node_yaml import read_yaml
 from helenus_agent.own_properties import OwnProperties
 from helenus_agent.state import StateDirectory
 from helenus_schemas.errors import HelenusError, Kind

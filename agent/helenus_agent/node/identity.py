@@ -15,8 +15,10 @@ from typing import Any
 
 import structlog
 
-from helenus_agent.config import AgentSettings, is_same_directory, read_yaml
+from helenus_agent.config import AgentSettings
 from helenus_agent.node.cassandra import Node
+from helenus_agent.node_directories import is_same_directory
+from helenus_agent.node_yaml import read_yaml
 from helenus_schemas.errors import HelenusError, Kind
 
 _CONTAINERS = ("/.dockerenv", "/run/.containerenv")

@@ -9,7 +9,8 @@ from pathlib import Path
 import structlog
 
 from helenus_agent import metrics
-from helenus_agent.commitlog.segment import Segment, parse_name
+from helenus_agent.commitlog.segment import Segment
+from helenus_agent.commitlog.segment_name import parse_name
 from helenus_agent.positions import Positions
 from helenus_agent.segments import gaps
 from helenus_agent.segments.transfer import Transfer, move

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from pathlib import Path
 
-from helenus_agent.commitlog.segment import parse_name
+from helenus_agent.commitlog.segment_name import parse_name
 from helenus_agent.segments.transfer import move
 from helenus_agent.state import StateDirectory, owned, quarantine, unreadable_error
 from helenus_schemas.errors import HelenusError, Kind

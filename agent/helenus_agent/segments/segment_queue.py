@@ -42,8 +42,10 @@ from collections.abc import Container, Iterable, Mapping
 from pathlib import Path
 
 from helenus_agent import metrics
-from helenus_agent.commitlog.segment import ReadMode, Segment, has_index, parse_name, read_index
+from helenus_agent.commitlog.segment import ReadMode, Segment
 from helenus_agent.commitlog.segment_header import Corrupt
+from helenus_agent.commitlog.segment_name import has_index, parse_name
+from helenus_agent.commitlog.segment_source import read_index
 from helenus_agent.positions import Positions
 from helenus_agent.segments import gaps
 from helenus_schemas.errors import HelenusError, Kind
@@ -195,6 +197,14 @@ class SegmentQueue:
         while not self._ready and self._find_ready():
             pass
         return self._ready[0] if self._ready else None
+
+    def read(self, segment: Segment, max_bytes: int) -> tuple[bytes, int, bool]:
+        """Read of a segment as `Segment.read`, and count it."""
+        started = time.perf_counter()
+        piece = segment.read(max_bytes)
+        metrics.READ_SECONDS.inc(time.perf_counter() - started)
+        metrics.READ_BYTES.inc(len(piece[0]))
+        return piece
 
     def has_news(self) -> bool:
         """Return whether `next` may find more than it just did. It costs a read of some bytes for each segment looked

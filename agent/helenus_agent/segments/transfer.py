@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import errno
 import filecmp
-import importlib
 import inspect
 import os
 import shutil
@@ -18,10 +17,11 @@ from pathlib import Path
 
 import structlog
 
-from helenus_agent.commitlog.segment import index_path
+from helenus_agent.commitlog.segment_name import index_path
 from helenus_schemas.errors import HelenusError, Kind
 from helenus_schemas.service.durable import sync
 from helenus_schemas.service.failpoints import reach
+from helenus_schemas.settings.named_class import import_named
 
 _log = structlog.get_logger(__name__)
 
@@ -88,14 +88,11 @@ def _archive(path: Path, directory: Path) -> None:
 
 
 def _load_transfer(name: str) -> Transfer:
-    module, _, attribute = name.partition(":")
     try:
-        target = getattr(importlib.import_module(module), attribute)
+        target = import_named(name)
         transfer = target() if inspect.isclass(target) else target
-    except Exception as error:
-        raise HelenusError(
-            Kind.CONFIG, f"segment.transfer: cannot load {name}: {type(error).__name__}: {error}", name
-        ) from None
+    except Exception as error:  # whatever a class raises when one is made of it
+        raise HelenusError(Kind.CONFIG, f"segment.transfer: {error}", name) from None
     if not callable(transfer):
         raise HelenusError(Kind.CONFIG, "segment.transfer: it can't be called with a segment's path", name)
 

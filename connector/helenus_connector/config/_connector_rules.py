@@ -24,7 +24,7 @@ from helenus_connector.config._converters import (
     is_json,
 )
 from helenus_connector.config._topic_creation import check_topic_creation
-from helenus_connector.converters.choice import CLASSES, NO_SCHEMAS, make_converter
+from helenus_connector.converters.choice import NO_SCHEMAS, is_converter_class, make_converter
 from helenus_connector.schema_store.store_class import find_store_class
 from helenus_connector.transforms.properties import LISTED, check_properties, names_in
 from helenus_schemas.errors import HelenusError
@@ -88,7 +88,7 @@ def _check_converters(connector: ConnectorProperties) -> Problems:
         others = "; and those of docs/transforms.md"
         yield "value.converter" if value else "key.converter", f"{prefix}known are {pairs}{others}"
     for side, name in (("key", key), ("value", value)):
-        if name in CLASSES:
+        if is_converter_class(name):
             prefix = f"{side}.converter.properties."
             own = {k.removeprefix(prefix): v for k, v in connector.values.items() if k.startswith(prefix)}
             try:

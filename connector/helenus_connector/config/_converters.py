@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import Literal, get_args
 
-from helenus_connector.converters.choice import CLASSES, is_connection_key, needs_registry
+from helenus_connector.converters.choice import is_connection_key, is_converter_class, needs_registry
+from helenus_schemas.settings.named_class import is_class_name
 
 Format = Literal["key-value-avro", "key-value-json", "json", "debezium", "debezium-cassandra", "cep44"]
 ENVELOPES: tuple[Format, ...] = ("debezium", "debezium-cassandra", "cep44")
@@ -62,14 +63,15 @@ def are_converted(key: str, value: str) -> bool:
     kinds = _kinds(key, value)
     # Of text alone the other side's converter is most likely forgotten: Java's text of a row has no reader.
     is_half = not (key and value) and "String" in kinds
-    return not is_half and kinds not in _FORMATS and all(kind in CLASSES or kind in _KINDS for kind in kinds)
+    return not is_half and kinds not in _FORMATS and all(is_converter_class(kind) or kind in _KINDS for kind in kinds)
 
 
 def separate_converter_keys(properties: Mapping[str, str], own: Collection[str]) -> dict[str, str]:
-    """Return properties in which the keys of converters in `CLASSES` are below `SIDE.converter.properties.`: all but
-    `own`, a connector's, and other names for those that say where the registry is and who logs in.
+    """Return properties in which the keys of converters that are made by their classes are below
+    `SIDE.converter.properties.`: all but `own`, a connector's, and other names for those
+    that say where the registry is and who logs in.
     """
-    prefixes = tuple(f"{side}." for side in _SIDES if properties.get(side, "") in CLASSES)
+    prefixes = tuple(f"{side}." for side in _SIDES if is_converter_class(properties.get(side, "")))
     separated = {}
     for key, value in properties.items():
         prefix = next((p for p in prefixes if key.startswith(p) and key not in own), None)
@@ -98,7 +100,7 @@ def is_avro(output_format: str, converter: str) -> bool:
     has_schema = (
         not is_json(converter)
         and not is_text(converter)
-        and (converter not in CLASSES or has_registry(converter) or _kind(converter) == "ByteArray")
+        and (not is_converter_class(converter) or has_registry(converter) or _kind(converter) == "ByteArray")
     )
     return output_format == "key-value-avro" or (output_format in ENVELOPES and has_schema)
 
@@ -120,5 +122,9 @@ def _kinds(key: str, value: str) -> tuple[str, str]:
 
 
 def _kind(converter: str) -> str:
-    """Return `Avro` for `io.confluent.connect.avro.AvroConverter`; other products' classes end alike."""
+    """Return `Avro` for `io.confluent.connect.avro.AvroConverter`; other products' classes end alike, and a user's own
+    stands for itself.
+    """
+    if is_class_name(converter):
+        return converter
     return next((kind for kind in _KINDS if converter.endswith(f"{kind}Converter")), converter)

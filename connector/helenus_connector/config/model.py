@@ -10,7 +10,10 @@ from helenus_connector.config.connector import ConnectorSettings, PulsarConnecto
 from helenus_schemas.settings import masking
 from helenus_schemas.settings.properties import ConfigError, Problem
 
-_CLASS_KEY = re.compile(r"(transforms|predicates)\..+\.type|schema\.store", re.DOTALL)
+_CLASS_KEY = re.compile(
+    r"(transforms|predicates)\..+\.type|transforms\..+\.converter|(key|value)\.converter|schema\.store", re.DOTALL
+)
+"""The keys that may name a class of a user's own, which is imported."""
 _REGISTRY = "value.converter.schema.registry."
 SERVERS = frozenset(
     {f"cassandra.{key}" for key in ("contact.points", "port", "ssl.enabled", "ssl.cafile", "ssl.check.hostname")}

@@ -112,7 +112,7 @@ class WorkerSettings(ListenerSettings, PulsarSettings, KafkaSettings, LogSetting
     """Regular expression for the variables that connectors made over REST may refer to as `${env:NAME}`; default: none.
     """
     plugin_packages: Annotated[CommaList, Group("REST", "LOW")] = ()
-    """Python packages of your own whose classes connectors made over REST may name in `transforms.NAME.type`; default:
+    """Python packages of your own whose classes connectors made over REST may name; default:
     none. A connector's file may name any that is installed."""
     data_source_template: Annotated[Path | None, Group("Worker")] = None
     """A connector's properties file without `name`, `keyspace` and `table`, for the connectors that

@@ -17,11 +17,26 @@ _CACHED_SCHEMAS = 1000
 
 
 class RecordConverter(Protocol):
-    """Makes the bytes of keys, or of values, of one topic's records. One thread calls it."""
+    """Makes the bytes of keys, or of values: a serializer. `value.converter=package.module:Class` names one of a user's
+    own, as a class of Kafka Connect's or Confluent's names one of ours.
+
+    `Class(properties, is_key)` makes one, with the other properties of the file that begin with `value.converter.`, or
+    `key.converter.`, without that, and whether it is for keys. It raises ValueError for properties that are wrong, and
+    opens nothing: `validate` makes one to see. Each of Spark's Python workers makes its own for each table, again when
+    the table is altered. One thread calls it.
+    """
 
     def to_bytes(self, topic: str, schema: ConnectSchema | None, value: Any) -> bytes | None:
-        """Return the bytes of a key or value; None for None. Raises HelenusError(POISON_EVENT) if the value has no such
-        form, and as Registry.register.
+        """Return the bytes of the key, or value, of a record for this data topic. `schema` describes `value`, see
+        `connect_data.schema`; the object is the same for all records of a definition, so what is derived of it may be
+        kept by its `id`, with the schema itself.
+
+        None stands for None: a record without value is a delete. The same key has the same bytes at each call, in each
+        process: a topic is compacted by them. A batch may be repeated, so it may be called again for a record.
+
+        Errors: HelenusError as its kind says. OSError: the batch is repeated, with growing pauses. Whatever else a
+        user's class raises makes the record unpublishable: the connector stops, or with `errors.tolerance=all` the
+        event becomes a dead letter. Messages are logged: they must have no secrets.
         """
         ...
 

@@ -13,9 +13,11 @@ from collections.abc import Callable, Mapping
 
 from helenus_connector.connect_data.converter import RecordConverter
 from helenus_connector.converters._json_schema import JsonSchemaConverter
+from helenus_connector.converters._named import NamedConverter
 from helenus_connector.converters._plain import ByteArrayConverter, NumberConverter
 from helenus_connector.converters.subjects import CONTEXT, NO_CONTEXT, SchemaStore
 from helenus_schemas.errors import HelenusError, Kind
+from helenus_schemas.settings.named_class import is_class_name
 from helenus_schemas.settings.properties import shown_key
 
 _CONFLUENT = "io.confluent.connect."
@@ -47,7 +49,7 @@ _KEYS = {
     **{f"{_CONNECT}{name}": () for name in _NUMBERS},
 }
 CLASSES = tuple(_KEYS)
-"""The names of the classes that `make_converter` knows."""
+"""The names of the classes that `make_converter` knows, beside those of users' own."""
 
 
 class _NoSchemas:
@@ -73,6 +75,11 @@ def keys_of_class(class_name: str) -> tuple[str, ...]:
     return _KEYS[class_name]
 
 
+def is_converter_class(class_name: str) -> bool:
+    """Return whether `make_converter` makes a converter of a class of this name, which it may have to import."""
+    return class_name in CLASSES or is_class_name(class_name)
+
+
 def needs_registry(class_name: str) -> bool:
     """Return whether a class of these has schemas in a registry."""
     return _SUBJECTS[0] in _KEYS.get(class_name, ())
@@ -86,6 +93,11 @@ def make_converter(
     Raises HelenusError CONFIG for another class, for a property that it does not have, and without a registry.
     """
     side = "key.converter" if is_key else "value.converter"
+    if is_class_name(class_name):
+        try:
+            return NamedConverter(class_name, is_key, properties)
+        except ValueError as error:
+            raise HelenusError(Kind.CONFIG, f"{side}={class_name}: {error}") from None
     if class_name not in _KEYS:
         near = difflib.get_close_matches(class_name, CLASSES, 1, 0.5) or CLASSES
         raise HelenusError(Kind.CONFIG, f"{side}={class_name}: there is no such converter", "", f"give {near[0]}")

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from importlib import import_module
 from typing import Any, Literal
 
 from helenus_connector.transforms import (
     _cast,
+    _column_types,
     _debezium_envelope,
     _header_to_value,
     _headers,
@@ -24,6 +24,7 @@ from helenus_connector.transforms import (
 )
 from helenus_connector.transforms._record_part import KEY, VALUE
 from helenus_connector.transforms.contract import ConfigKey, RecordPredicate, Transform
+from helenus_schemas.settings.named_class import import_class
 
 PluginType = Literal["transformation", "predicate"]
 _KAFKA = "org.apache.kafka.connect.transforms."
@@ -91,7 +92,14 @@ def _debezium_classes() -> Iterator[PluginClass]:
         yield PluginClass(f"io.debezium.transforms.{name}", "transformation", plugin.KEYS, plugin)
 
 
-CLASSES: Mapping[str, PluginClass] = {plugin.name: plugin for plugin in (*_kafka_classes(), *_debezium_classes())}
+_OWN = (
+    PluginClass(
+        "helenus.ConvertColumns", "transformation", _column_types.ConvertColumns.KEYS, _column_types.ConvertColumns
+    ),
+)
+CLASSES: Mapping[str, PluginClass] = {
+    plugin.name: plugin for plugin in (*_kafka_classes(), *_debezium_classes(), *_OWN)
+}
 """By name, in the order in which they are listed."""
 _REFUSED: Mapping[str, str] = {
     "io.debezium.transforms.partitions.PartitionRouting": (
@@ -117,17 +125,9 @@ def find_class(name: str, kind: PluginType) -> PluginClass:
 
 
 def _import_class(name: str, kind: PluginType) -> PluginClass:
-    module, _, class_name = name.partition(":")
-    try:
-        plugin = getattr(import_module(module), class_name, None)
-    except Exception as error:  # whatever the module raises when it is imported
-        raise ValueError(f"{module} can't be imported: {error}") from None
-    contract: type = RecordPredicate if kind == "predicate" else Transform
+    contract = RecordPredicate if kind == "predicate" else Transform
     method = "test" if kind == "predicate" else "apply"
-    keys = getattr(plugin, "KEYS", None)
-    # Any class can be named, and over REST too: what does not have the contract is not called.
-    is_plugin = isinstance(plugin, type) and callable(getattr(plugin, method, None)) and keys is not None
-    if not is_plugin or not all(isinstance(key, ConfigKey) for key in keys or ()):
-        raise ValueError(f"{module} has no class {class_name} with KEYS and {method}, as {contract.__name__} has them")
-    assert isinstance(plugin, type)
-    return PluginClass(name, kind, tuple(keys or ()), plugin)
+    plugin: Any = import_class(name, contract.__name__, (method,), ("KEYS",))
+    if not all(isinstance(key, ConfigKey) for key in plugin.KEYS or ()):
+        raise ValueError(f"{name}: KEYS has something that is no ConfigKey")
+    return PluginClass(name, kind, tuple(plugin.KEYS or ()), plugin)

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, Protocol
 
 from helenus_connector.connect_data.record import ConnectRecord
+from helenus_connector.connect_data.schema import ConnectSchema
 
 ValueType = Literal["STRING", "LIST", "BOOLEAN", "INT"]
 Importance = Literal["HIGH", "MEDIUM", "LOW"]
@@ -102,6 +103,32 @@ class RecordPredicate(Protocol):
 
     def test(self, record: ConnectRecord) -> bool:
         """Return whether the transform applies to the record."""
+        ...
+
+
+class TypeConverter(Protocol):
+    """Decides in what type columns are published, as a custom converter of Debezium's does.
+
+    transforms=isbn
+    transforms.isbn.type=helenus.ConvertColumns
+    transforms.isbn.converter=my_package.types:Isbn     a class as this one, made with {"prefix": "978"}
+    transforms.isbn.config=prefix=978
+
+    It converts values alone: a key keeps its type, which its partition and the topic's compaction depend on. The rest,
+    where, how often and what errors do, is as with `Transform`; `Class(config)` raises ValueError for a config that is
+    wrong, and opens nothing.
+    """
+
+    def convert_schema(self, column: str, schema: ConnectSchema) -> ConnectSchema | None:
+        """Return the schema in which a column is published, by its name and the schema that it has; None leaves the
+        column as it is. Called once for each definition of the table. Whether it may be null stays as it was.
+        """
+        ...
+
+    def convert_value(self, column: str, value: Any) -> Any:
+        """Return the value, in that schema, of a column that `convert_schema` has one for. Not called for null, which
+        stays null.
+        """
         ...
 
 

@@ -7,5 +7,6 @@
 - `debezium`: a file of Debezium's, as ours.
 - `masking`: references to secrets, and which values are never shown.
 - `data_sink`: the address of a data sink, which comes from a statement or a table.
+- `named_class`: classes of users' own, as `package.module:Name`.
 - `regular_files`: files that are opened by names from elsewhere.
 """
