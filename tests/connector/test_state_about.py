@@ -83,7 +83,7 @@ def test_a_group_has_one_table(tmp_path: Path) -> None:
         assert group == "g"
         return {task.settings.events: task for task in tasks if task.error is None}
 
-    connectors: Any = SimpleNamespace(running_tasks=running)
+    connectors: Any = SimpleNamespace(running_tasks=running, term="")
     snapshots: Any = SimpleNamespace()
     merger = RowsQuery(WorkerSettings.from_properties(LEAST, "worker"), connectors, "g", tmp_path, snapshots)
     assert merger._find_task() is tasks[0]
@@ -104,7 +104,10 @@ def test_a_state_that_begins_needs_the_rows_of_before(
     monkeypatch.setattr(merger_module, "planner", lambda _: broker)
     monkeypatch.setattr(merger_module, "places", lambda *_: (0, 1, 2))
     began: list[Task] = []
-    parts: tuple[Any, Any] = SimpleNamespace(), SimpleNamespace(renew=began.append, has_all=lambda _: mode == "never")
+    parts: tuple[Any, Any] = (
+        SimpleNamespace(term=""),
+        SimpleNamespace(renew=began.append, has_all=lambda _: mode == "never"),
+    )
     merger = RowsQuery(settings, parts[0], "g", tmp_path, parts[1])
     monkeypatch.setattr(merger_module, "settled_task_slots", lambda *_: 2)
     spark = SimpleNamespace()
@@ -128,7 +131,7 @@ def test_all_rows_are_known_when_what_the_snapshot_read_is_merged(
     broker.ends = {topic: {"0": 10, "1": 13}}
     monkeypatch.setattr(merger_module, "planner", lambda _: broker)
     monkeypatch.setattr(merger_module, "committed", lambda _: {topic: read})
-    parts: tuple[Any, Any] = SimpleNamespace(), SimpleNamespace(has_all=lambda _: is_complete)
+    parts: tuple[Any, Any] = SimpleNamespace(term=""), SimpleNamespace(has_all=lambda _: is_complete)
     merger = RowsQuery(settings, parts[0], "g", tmp_path, parts[1])
     identity = StateIdentity("ks.t", topic, (0, 1), 2, name="5ba1")
     _identity.save_identity(tmp_path / "g", identity)
