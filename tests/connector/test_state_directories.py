@@ -135,6 +135,21 @@ def test_a_copy_of_a_state_that_is_written(
     assert check_copy(copy, checkpoint) == committed, "what the former leader does changes nothing"
 
 
+def test_metadata_names_the_files_of_the_copy(tmp_path: Path) -> None:
+    """Spark reads schemas by whole paths, and the former directory may be gone, or mounted elsewhere."""
+    former = FormerLeader(tmp_path / "1", "")
+    former.go_on(60)
+    metadata = tmp_path / "1" / "state/0/_metadata/v2/3"
+    place = "/state/0/_stateSchema/default/0_a"
+    former.write(metadata, f'v1\n{{"storeName":"default","paths":["file:/mnt/x{place}","/y{place}"],"z":"/z"}}')
+    former.write(metadata.with_name(".3.crc"), "")
+    copy_state(former.directory, copy := tmp_path / "2", "")
+    text = f'v1\n{{"storeName":"default","paths":["file:{copy}{place}","{copy}{place}"],"z":"/z"}}'
+    assert (copy / "state/0/_metadata/v2/3").read_text() == text
+    assert "/mnt/x/" in metadata.read_text()
+    assert not list(copy.rglob(".3.crc"))
+
+
 def test_a_file_system_without_links(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: object, **__: object) -> None:
         raise OSError(95, "Operation not supported")

@@ -8,6 +8,7 @@ C, and where the batch after it ends, if that is known.
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
@@ -21,6 +22,9 @@ _OFFSETS, _COMMITS, _STATE, _SHARED_FILES = "offsets", "commits", "state", "SSTs
 _NOT_COPIED = frozenset({"writers"})
 """A lock, which is of its own directory."""
 _UNFINISHED = (".tmp", ".new")
+_METADATA = "_metadata"
+_SCHEMA_PATH = re.compile(r'"(file:)?[^"]*(/state/\d+/_stateSchema/[^"]+)"')
+"""In Spark's metadata of an operator: it names its files of schemas by their whole paths."""
 _BATCH = re.compile(r"\.?(\d+)(?:\.crc)?")
 _VERSION = re.compile(r"\.?(\d+)(?:_[^.]*)?\.(?:changelog|zip|delta|snapshot)(?:\.crc)?")
 _MOST_ATTEMPTS = 5
@@ -42,6 +46,7 @@ def copy_state(source: Path, target: Path, checkpoint: str) -> None:
         shutil.rmtree(unfinished, ignore_errors=True)
         unfinished.mkdir(parents=True)
         if _copy(source, unfinished, Path(checkpoint)):
+            _name_schemas(unfinished / checkpoint, target / checkpoint)
             for directory, _, _ in os.walk(unfinished):
                 durable.sync(Path(directory))
             unfinished.rename(target)
@@ -65,6 +70,17 @@ def _copy(source: Path, target: Path, checkpoint: Path) -> bool:
     except FileNotFoundError:
         return False
     return latest_committed(spark) - committed < _MOST_NEW_BATCHES
+
+
+def _name_schemas(spark: Path, final: Path) -> None:
+    """Have the metadata in a copy of a checkpoint name the files of the copy, which is to be `final`."""
+    place = json.dumps(str(final))[1:-1]
+    for directory in spark.glob(f"{_STATE}/*/{_METADATA}"):
+        for path in [path for path in directory.rglob("*") if path.is_file()]:
+            text = path.read_text()
+            path.unlink()  # or the former leader's changes too, which is the same file
+            path.write_text(_SCHEMA_PATH.sub(lambda match: f'"{match[1] or ""}{place}{match[2]}"', text))
+            durable.sync(path)
 
 
 def _copy_files(source: Path, target: Path, part: Path, is_wanted: Callable[[Path], bool]) -> None:
@@ -95,6 +111,8 @@ def _is_wanted(path: Path, checkpoint: Path, committed: int) -> bool:
     """Return whether a file of Spark's is of the state after the batch `committed`, or of the batch that follows."""
     part = _part(path, checkpoint)
     if part == _STATE:
+        if _METADATA in path.parts:
+            return path.suffix != ".crc"  # it is of the paths before
         version = _VERSION.fullmatch(path.name)
         return _SHARED_FILES not in path.parts and (version is None or int(version[1]) <= committed + 1)
     batch = _BATCH.fullmatch(path.name)
