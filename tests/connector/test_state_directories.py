@@ -96,8 +96,8 @@ def check_copy(copy: Path, checkpoint: str) -> int:
     offsets = {int(path.name) for path in (spark / "offsets").glob("*")}
     assert max(offsets, default=-1) <= committed + 1
     assert committed < 0 or committed in offsets
-    about = copy / "state.about"
-    assert not about.exists() or int(about.read_text()) <= committed
+    identity = copy / "state.about"
+    assert not identity.exists() or int(identity.read_text()) <= committed
     for store in STORES:
         logs = {int(path.stem) for path in (spark / store).glob("*.changelog")}
         snapshots = {int(path.stem): path.read_text() for path in (spark / store).glob("*.zip")}
@@ -140,11 +140,11 @@ def test_metadata_names_the_files_of_the_copy(tmp_path: Path) -> None:
     former = FormerLeader(tmp_path / "1", "")
     former.go_on(60)
     metadata = tmp_path / "1" / "state/0/_metadata/v2/3"
-    place = "/state/0/_stateSchema/default/0_a"
-    former.write(metadata, f'v1\n{{"storeName":"default","paths":["file:/mnt/x{place}","/y{place}"],"z":"/z"}}')
+    schema = "/state/0/_stateSchema/default/0_a"
+    former.write(metadata, f'v1\n{{"storeName":"default","paths":["file:/mnt/x{schema}","/y{schema}"],"z":"/z"}}')
     former.write(metadata.with_name(".3.crc"), "")
     copy_state(former.directory, copy := tmp_path / "2", "")
-    text = f'v1\n{{"storeName":"default","paths":["file:{copy}{place}","{copy}{place}"],"z":"/z"}}'
+    text = f'v1\n{{"storeName":"default","paths":["file:{copy}{schema}","{copy}{schema}"],"z":"/z"}}'
     assert (copy / "state/0/_metadata/v2/3").read_text() == text
     assert "/mnt/x/" in metadata.read_text()
     assert not list(copy.rglob(".3.crc"))
@@ -204,18 +204,18 @@ def write_state(directory: Path, state: StateName, text: str = "of") -> None:
 def test_each_leader_has_the_state_of_the_one_before(tmp_path: Path, state: StateName) -> None:
     topic, local = SharedTopic(), tmp_path / "local"
     first = states(tmp_path, 1, topic)
-    taken = first.take(state, local)
-    assert (taken.loss, taken.is_copy) == ("", False)
-    write_state(taken.directory, state)
+    home = first.take(state, local)
+    assert (home.loss, home.is_copy) == ("", False)
+    write_state(home.directory, state)
     first.keep(state)
-    assert first.take(state, local).directory == taken.directory, "a query that starts again goes on"
+    assert first.take(state, local).directory == home.directory, "a query that starts again goes on"
     second = states(tmp_path, 2, topic := SharedTopic(topic))
     copy = second.take(state, local)
     assert (copy.loss, copy.is_copy) == ("", True)
     assert (copy.directory / state.identity).read_text() == "of"
-    assert taken.directory.exists(), "until the topic says where the state is"
+    assert home.directory.exists(), "until the topic says where the state is"
     second.keep(state)
-    assert not taken.directory.exists()
+    assert not home.directory.exists()
     assert latest_directory(settings_of(tmp_path, 3), state) == copy.directory
 
 
@@ -230,7 +230,7 @@ def test_a_former_leader_that_wakes_up(tmp_path: Path) -> None:
     hung.take(ROWS, tmp_path)  # and hangs, before it says so
     third_topic = SharedTopic(hung_topic)
     third = states(tmp_path, 3, third_topic)
-    taken = third.take(ROWS, tmp_path)
+    home = third.take(ROWS, tmp_path)
     with pytest.raises(HelenusError, match="another worker leads"):
         hung.keep(ROWS)
     assert original.exists()
@@ -243,7 +243,7 @@ def test_a_former_leader_that_wakes_up(tmp_path: Path) -> None:
         hung.keep(ROWS)
     fourth = states(tmp_path, 4, SharedTopic(third_topic))
     assert (fourth.take(ROWS, tmp_path).directory / ROWS.identity).read_text() == "of"
-    assert (taken.directory / ROWS.identity).read_text() == "of"
+    assert (home.directory / ROWS.identity).read_text() == "of"
     fourth.keep(ROWS)
     assert len(list((tmp_path / "shared" / "workers").glob("*-*/rows/*/*"))) == 1
 
@@ -274,9 +274,9 @@ def test_a_state_that_is_lost(tmp_path: Path) -> None:
     shutil.rmtree(tmp_path / "shared")
     second = states(tmp_path, 2, SharedTopic(topic))
     for state in (ROWS, KEYS):
-        taken = second.take(state, tmp_path)
-        assert "the directory of the leader before, 1-" in taken.loss
-        write_state(taken.directory, state)
+        home = second.take(state, tmp_path)
+        assert "the directory of the leader before, 1-" in home.loss
+        write_state(home.directory, state)
         second.keep(state)
         assert second.take(state, tmp_path).loss == ""
     shutil.rmtree(second.take(ROWS, tmp_path).directory)

@@ -188,8 +188,8 @@ def test_a_worker_with_another_directory(group: WorkerGroup, shared: Path, direc
     (elsewhere / GROUP / "directory.id").write_text("another\n")
     set_properties(Path(leader.arguments[1]), {"state.checkpoint.dir": elsewhere})
     leader.start()
-    rest = f"/connectors/{ROWS_TABLE.replace('.', '-')}/status"
-    eventually(lambda: "another directory" in trace(group, leader, rest), leader.tail)
+    status_path = f"/connectors/{ROWS_TABLE.replace('.', '-')}/status"
+    eventually(lambda: "another directory" in trace(group, leader, status_path), leader.tail)
     assert leader.stop() == 0
     set_properties(Path(leader.arguments[1]), {"state.checkpoint.dir": shared})
     standby.start()

@@ -74,12 +74,12 @@ def _copy(source: Path, target: Path, checkpoint: Path) -> bool:
 
 def _name_schemas(spark: Path, final: Path) -> None:
     """Have the metadata in a copy of a checkpoint name the files of the copy, which is to be `final`."""
-    place = json.dumps(str(final))[1:-1]
+    prefix = json.dumps(str(final))[1:-1]
     for directory in spark.glob(f"{_STATE}/*/{_METADATA}"):
         for path in [path for path in directory.rglob("*") if path.is_file()]:
             text = path.read_text()
             path.unlink()  # or the former leader's changes too, which is the same file
-            path.write_text(_SCHEMA_PATH.sub(lambda match: f'"{match[1] or ""}{place}{match[2]}"', text))
+            path.write_text(_SCHEMA_PATH.sub(lambda match: f'"{match[1] or ""}{prefix}{match[2]}"', text))
             durable.sync(path)
 
 

@@ -57,7 +57,7 @@ class StateName:
 
 
 @dataclass(frozen=True)
-class TakenState:
+class StateHome:
     """The `directory` of a state in this leader's time. It is a copy if `is_copy`, which is not kept yet. `loss` says
     why there is none though there was one; it is empty if there is one, or never was.
     """
@@ -118,7 +118,7 @@ class StateDirectories:
         """Return whether the next leader finds the states of this one."""
         return self._root is not None
 
-    def take(self, state: StateName, local: Path) -> TakenState:
+    def take(self, state: StateName, local: Path) -> StateHome:
         """Take a state over from the leader before, whose records this worker owns by now. `local` is where a worker
         has it that has no `state.checkpoint.dir`.
         """
@@ -129,7 +129,7 @@ class StateDirectories:
         self._check_id()
         own = self._root / self._name / state.path
         if note is not None and note.is_shared and note.leader == self._name:
-            return TakenState(own, loss="" if own.exists() else "its directory was removed")
+            return StateHome(own, loss="" if own.exists() else "its directory was removed")
         if note is None or not note.is_shared:
             source = local if (local / state.identity).exists() else None
         else:
@@ -139,7 +139,7 @@ class StateDirectories:
             shutil.rmtree(own, ignore_errors=True)  # of an attempt that was not kept
             if source is None:
                 own.parent.mkdir(parents=True, exist_ok=True)
-                return TakenState(own, loss="" if note is None else _loss(note, self._root))
+                return StateHome(own, loss="" if note is None else _loss(note, self._root))
             copy_state(source, own, state.checkpoint)
         except Moving:
             problem = "its former leader writes to the state so fast that it can't be copied"
@@ -149,7 +149,7 @@ class StateDirectories:
             raise HelenusError(Kind.STATE, problem, error.filename or str(own)) from None
         _log.info("state.taken_over", state="/".join(state.parts), source=str(source))
         reach("state.taken")
-        return TakenState(own, is_copy=True)
+        return StateHome(own, is_copy=True)
 
     def keep(self, state: StateName) -> None:
         """Note that the state is in this leader's directory, before anything else is written there. Then those of
@@ -161,13 +161,13 @@ class StateDirectories:
         if self._root is not None:
             self._remove_earlier(self._root, state)
 
-    def _take_local(self, note: _StateNote | None, local: Path, state: StateName) -> TakenState:
+    def _take_local(self, note: _StateNote | None, local: Path, state: StateName) -> StateHome:
         if note is not None and note.is_shared:
             problem = f"{KEY} is not set, and the group keeps the state of its connectors there"
             advice = "set it as on the other workers; to begin the state anew, set it to an empty directory on all"
             raise HelenusError(Kind.CONFIG, problem, "/".join(state.parts), advice)
         has_state = note is None or (local / state.identity).exists()
-        return TakenState(local, loss="" if has_state or note is None else _loss(note, local))
+        return StateHome(local, loss="" if has_state or note is None else _loss(note, local))
 
     def _check_id(self) -> None:
         """Check that `state.checkpoint.dir` is that of the leader before, by a file there and its copy in the topic."""
@@ -181,10 +181,10 @@ class StateDirectories:
             self._root.mkdir(mode=0o700, exist_ok=True)
             noted = self._topic.values().get(_DIRECTORY)
             with contextlib.suppress(FileNotFoundError):
-                found = file.read_text().strip()
+                file_id = file.read_text().strip()
                 if noted is None:  # no leader before had one, or the topic was made anew
-                    self._topic.update(lambda _: {_DIRECTORY: found})
-                if noted in (None, found):
+                    self._topic.update(lambda _: {_DIRECTORY: file_id})
+                if noted in (None, file_id):
                     return
                 advice = (
                     "mount the same directory on all workers of the group, and restart the task; or remove this file, "
@@ -218,12 +218,12 @@ def latest_directory(worker: WorkerSettings, state: StateName) -> Path | None:
     if worker.state_checkpoint_dir is None:
         return None
     root = worker.state_checkpoint_dir.absolute() / worker.group_name
-    found = {
+    directories = {
         int(directory.name.partition("-")[0]): directory / state.path
         for directory in root.glob("*-*")
         if directory.name.partition("-")[0].isdigit() and (directory / state.path).is_dir()
     }
-    return found[max(found)] if found else None
+    return directories[max(directories)] if directories else None
 
 
 def _loss(note: _StateNote, where: Path) -> str:

@@ -117,12 +117,12 @@ class KeysQuery(QueryRunner):
 
     def _take_state(self, plan: KeysPlan, states: StateDirectories) -> KeysPlan:
         """Take the state over from the leader before. Return the plan, with where it is now."""
-        taken = states.take(_state(self.name), state_directory(self._worker, self.name))
-        if taken.loss:
-            reason = f"{taken.loss}: keys are learned from the data topics"
+        home = states.take(_state(self.name), state_directory(self._worker, self.name))
+        if home.loss:
+            reason = f"{home.loss}: keys are learned from the data topics"
             _log.warning("state.begun_anew", connector=self.name, reason=reason, does="nulls of before may come again")
-        self.checkpoint = taken.directory / "query"
-        return dataclasses.replace(plan, home=taken.directory)
+        self.checkpoint = home.directory / "query"
+        return dataclasses.replace(plan, home=home.directory)
 
     def _read_marks(self, plan: KeysPlan) -> BatchMarks:
         """Return which parts of the batch that is repeated are done."""

@@ -31,7 +31,7 @@ from helenus_connector.control.fences import fence
 from helenus_connector.control.plan import QueryPlan
 from helenus_connector.control.status import Task
 from helenus_connector.control.topic_ownership import TopicOwnership
-from helenus_connector.group.state_directories import StateDirectories, StateName, TakenState
+from helenus_connector.group.state_directories import StateDirectories, StateHome, StateName
 from helenus_connector.journal.batch_marks import BatchMarks, read_marks
 from helenus_connector.journal.pulsar_journals import PulsarJournals
 from helenus_connector.journal.support import NOT_FENCED, not_supported, obstacle
@@ -165,18 +165,18 @@ class RowsQuery(QueryRunner):
         start = fence(self._local, self._stopping.is_set)
         if start is None:
             return
-        state, taken = StateName(("rows", task.connector, self._group), "", _identity.NAME), TakenState(self._local)
+        state, home = StateName(("rows", task.connector, self._group), "", _identity.NAME), StateHome(self._local)
         if self._states is not None:  # once the leader before is fenced, so that its state has all that is published
             slots = task_slots(spark)
             self._ownership.begin_run(slots)
             self._claim(task, slots)
-            taken = self._states.take(state, self._local)
-            self._connectors.held_positions(self._group).spark_checkpoint = self.checkpoint = taken.directory
-        identity, self._snapshot_ends = self._check_identity(spark, task, taken.loss), None
+            home = self._states.take(state, self._local)
+            self._connectors.held_positions(self._group).spark_checkpoint = self.checkpoint = home.directory
+        identity, self._snapshot_ends = self._check_identity(spark, task, home.loss), None
         if self._states is None:
             self._ownership.begin_run(identity.slots)
         self._claim(task, identity.slots)
-        marks = self._read_marks(task, identity, taken.is_copy)
+        marks = self._read_marks(task, identity, home.is_copy)
         if self._states is not None:
             self._states.keep(state)
         self._disturbances_at_snapshot = dict(identity.proven)
