@@ -25,7 +25,7 @@ pytestmark = pytest.mark.integration
 ROWS_TABLE, KEYS_TABLE = TABLES = ("gstate.merged", "gstate.keyed")
 """Of `state=rows`, of which a record is a change; and of `state=keys`, where an expired row has one null."""
 GROUP = "helenus-states"
-KEYS, RATE = 60, 60.0
+KEYS, RATE = 60, 20.0
 STOPPED_S = 12
 BETWEEN = "state.before-commit"
 """The driver has published a batch, and Spark does not know."""
@@ -124,26 +124,23 @@ def begun_anew(group: WorkerGroup) -> int:
 
 
 def test_the_next_leader_has_the_state(group: WorkerGroup, shared: Path, writes: WriteLog, session: Any) -> None:
-    """The former one is killed once a batch is published, and Spark has not noted it. Its disk is lost too."""
+    """One is killed as it is, and one once a batch is published, and Spark has not noted it. Its disk is lost too."""
     leader, standby = pair(group)
-    leader.kill()
     point = group.pipeline.directory / "killed"
+    assert standby.stop() == 0
+    standby.start(HELENUS_FAILPOINT=f"{BETWEEN}:6@{point}")
+    group.await_standby(standby)
     with exactly_once(group, writes, session):
-        leader, standby = group.await_leader([standby]), leader
-        standby.start(HELENUS_FAILPOINT=f"{BETWEEN}:25@{point}")
-        group.await_standby(standby)
-        assert leader.stop() == 0  # at once
-        await_takeover(group, standby)
+        await_record(group.pipeline, ROWS_TABLE)
+        leader.kill()
         leader.start()
-        group.await_standby(leader)
-        eventually(point.exists, "the batch")
+        eventually(point.exists, standby.tail)
         eventually(lambda: standby.process is not None and standby.process.poll() is not None, "its end")
         shutil.rmtree(group.checkpoint(standby))
         await_takeover(group, leader)
         standby.start()
         time.sleep(3)
-    assert taken_over(leader, "rows")
-    assert taken_over(leader, "keys")
+    assert taken_over(standby, "rows") == taken_over(leader, "rows") == 1
     assert begun_anew(group) == 0
     states = [path for path in (shared / GROUP).glob("*-*/rows/*/*") if path.is_dir()]
     assert len(states) == 1, "those of earlier leaders are removed"
