@@ -1,6 +1,6 @@
 """How fast a worker of a group takes over, and what one costs that stands by.
 
-    python -m bench standby [--rounds 3] [--rate 20]
+    python -m bench standby [--rounds 3] [--rate 20] [--log kafka|pulsar]
 
 Two workers with one `group.id`, each with a `checkpoint.dir` of its own. In each round the one that leads is killed
 (kill -9), stopped (SIGSTOP, all its processes, for a while after the other one leads), and ended (SIGTERM, as in a
@@ -16,6 +16,7 @@ import tempfile
 import threading
 import time
 import urllib.request
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -25,6 +26,8 @@ from confluent_kafka import Consumer, TopicPartition
 
 from bench.backlog import cpu_of, memory_by_kind
 from bench.path import add, is_ready, running, topics_exist, wait
+from helenus_connector.log._pulsar_planner import PulsarPlanner
+from helenus_sinks.pulsar.config import PulsarConfig
 from helenus_stack import programs
 from helenus_stack.cql import session
 from helenus_stack.java import spark_java_home
@@ -44,10 +47,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--rate", type=float, default=20, help="writes a second")
+    parser.add_argument("--log", choices=("kafka", "pulsar"), default="kafka")
     options = parser.parse_args()
     with (
         tempfile.TemporaryDirectory() as folder,
-        Stack(Path(folder) / "stack", log="kafka", brief=False, progress=Terminal()) as stack,
+        Stack(Path(folder) / "stack", log=options.log, brief=False, progress=Terminal()) as stack,
         session(stack.status()) as cassandra,
     ):
         cassandra.execute(
@@ -63,7 +67,7 @@ def main() -> None:
                     each.start({"JAVA_HOME": str(spark_java_home(Terminal()))})
                 for each in workers:
                     wait(lambda each=each: is_ready(each), "the workers are ready")  # type: ignore[misc]
-                with writes(cassandra, options.rate), Records(status) as records:
+                with writes(cassandra, options.rate), followed(status) as records:
                     measure(workers, records, options.rounds)
             finally:
                 stop([each.process for each in workers], 30)
@@ -103,25 +107,32 @@ def writes(cassandra: Any, rate: float) -> Iterator[None]:
         thread.join()
 
 
-class Records:
-    """Follows the table's records, as a reader of what is committed, and notes when the last one came."""
+def followed(status: Status) -> Records:
+    """Return who follows the table's records."""
+    return PulsarRecords(status) if status.log == "pulsar" else KafkaRecords(status)
 
-    def __init__(self, status: Status) -> None:
-        settings = {"bootstrap.servers": status.bootstrap_servers, "group.id": "bench-reader"}
-        self._consumer = Consumer({**settings, "isolation.level": "read_committed", "enable.auto.commit": False})
-        topic = f"data-{TABLE}"
-        partitions = self._consumer.list_topics(topic, 30).topics[topic].partitions
-        self._consumer.assign([TopicPartition(topic, partition) for partition in partitions])
+
+class Records(ABC):
+    """Follows the table's records, and notes when the last one came."""
+
+    def __init__(self) -> None:
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._follow, daemon=True)
         self.last_at = time.monotonic()
         self.longest = 0.0
         """The longest time without a record since it was set to 0, s."""
 
+    @abstractmethod
+    def poll(self) -> bool:
+        """Return whether a record came, within a tenth of a second or so."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Close what reads the topic."""
+
     def _follow(self) -> None:
         while not self._ended.is_set():
-            message = self._consumer.poll(0.1)
-            if message is not None and message.error() is None:
+            if self.poll():
                 now = time.monotonic()
                 self.longest, self.last_at = max(self.longest, now - self.last_at), now
 
@@ -132,7 +143,44 @@ class Records:
     def __exit__(self, *_: object) -> None:
         self._ended.set()
         self._thread.join()
+        self.close()
+
+
+class KafkaRecords(Records):
+    """As a reader of what is committed."""
+
+    def __init__(self, status: Status) -> None:
+        super().__init__()
+        settings = {"bootstrap.servers": status.bootstrap_servers, "group.id": "bench-reader"}
+        self._consumer = Consumer({**settings, "isolation.level": "read_committed", "enable.auto.commit": False})
+        topic = f"data-{TABLE}"
+        partitions = self._consumer.list_topics(topic, 30).topics[topic].partitions
+        self._consumer.assign([TopicPartition(topic, partition) for partition in partitions])
+
+    def poll(self) -> bool:
+        message = self._consumer.poll(0.1)
+        return message is not None and message.error() is None
+
+    def close(self) -> None:
         self._consumer.close()
+
+
+class PulsarRecords(Records):
+    """By where the topic ends."""
+
+    def __init__(self, status: Status) -> None:
+        super().__init__()
+        self._planner = PulsarPlanner(PulsarConfig(str(status.pulsar_url), status.pulsar_admin_url))
+        self._partitions = self._planner.partitions([f"data-{TABLE}"])
+        self._ends = self._planner.latest(self._partitions)
+
+    def poll(self) -> bool:
+        time.sleep(0.1)
+        before, self._ends = self._ends, self._planner.latest(self._partitions)
+        return self._ends != before
+
+    def close(self) -> None:
+        self._planner.close()
 
 
 def measure(workers: list[programs.Program], records: Records, rounds: int) -> None:

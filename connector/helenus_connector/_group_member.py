@@ -25,8 +25,9 @@ from helenus_connector.group.documents import ConnectorRecords, SnapshotRecords,
 from helenus_connector.group.membership import GroupMembership
 from helenus_connector.group.pulsar_membership import PulsarMembership
 from helenus_connector.group.shared_topic import SharedTopic
+from helenus_connector.group.state_directories import StateDirectories, check_state_directory
 from helenus_connector.group.status_topic import StatusTopic
-from helenus_connector.group.term import announce_term, begin_term, check_directory
+from helenus_connector.group.term import announce_term, begin_term
 from helenus_connector.journal.committed import CommittedPositions
 from helenus_connector.journal.pulsar_journals import PulsarJournals, PulsarPositions
 from helenus_connector.snapshot.snapshot_store import SnapshotFile
@@ -70,6 +71,8 @@ class GroupMember:
         self._topic = SharedTopic(worker, self._take_epoch)
         self.journals: PulsarJournals | None = None
         """On Pulsar, of this leader."""
+        self.state_directories: StateDirectories | None = None
+        """Of this leader."""
         self._warming_up: Future[None] | None = None
         self._wait_reasons = ReasonLog()
         directory = worker.checkpoint_dir.absolute()
@@ -96,7 +99,7 @@ class GroupMember:
         once if it has to stand by, which it does well once that is done. Raises HelenusError.
         """
         self._starting = "starting: the group is not joined yet"
-        check_directory(self._worker.checkpoint_dir.absolute())
+        check_state_directory(self._worker)
         self._await_topic(stopping, may_wait)
         self._membership.join()
         while not stopping():
@@ -225,6 +228,7 @@ class GroupMember:
         begin_term(directory, former, leader)
         if isinstance(self._membership, PulsarMembership) and self._membership.epochs is not None:
             self.journals = PulsarJournals(self._worker, self._membership.epochs)
+        self.state_directories = StateDirectories(self._worker, self._topic, leader)
         self._membership.note_begun(leader)
         self._generation = leader.number
         self.term = f"{self._worker.group_name}#{leader.number}"

@@ -15,6 +15,7 @@ from helenus_connector.control.fences import owner
 from helenus_connector.control.keyspaces import each
 from helenus_connector.control.tables import TableDefinitions
 from helenus_connector.control.topics import TopicQueries, reach
+from helenus_connector.group.state_directories import check_state_directory
 from helenus_connector.query.spark_session import check_java as check_java
 from helenus_connector.rest.listener import listen
 from helenus_schemas.errors import HelenusError
@@ -39,7 +40,7 @@ def check_machine(
     worker: WorkerSettings, source: Path, connectors: Iterable[tuple[Path, ConnectorSettings]]
 ) -> str | None:
     """Raise one ConfigError for what a worker or a connector would end for at its start on this machine:
-    checkpoint.dir, files of certificates, the extra `pulsar`, the address of the listener.
+    checkpoint.dir, state.checkpoint.dir, files of certificates, the extra `pulsar`, the address of the listener.
 
     Returns a warning if a worker runs with this checkpoint.dir: it may well have the address, and be about to end.
     """
@@ -52,6 +53,7 @@ def check_machine(
         *(() if running else (lambda: _check_listener(worker, source),)),
     )
     check_directory(worker.checkpoint_dir.absolute(), "checkpoint.dir")
+    check_state_directory(worker)
     check_traces(worker)
     return running and f"checkpoint.dir={worker.checkpoint_dir}: stop the worker that has it first: {running}"
 

@@ -235,7 +235,8 @@ class Worker:
         # 4. queries, snapshots and verifications, from when Spark is there
         if self._spark_start is not None and self._spark_start.done() and self._spark is None:
             self._spark = self._spark_start.result()
-            self._followers = KeysQueries(self.worker, self.connectors, directory, self._spark)
+            states = None if self._member is None else self._member.state_directories
+            self._followers = KeysQueries(self.worker, self.connectors, directory, self._spark, states)
             self.snapshots.start(self._spark)
             self.signals.start()
             self.verifications.start(self._spark, directory)
@@ -324,6 +325,7 @@ class Worker:
 
         fence_all(self.worker.checkpoint_dir.absolute(), self._stopping.is_set)
         has_state = any(connector.settings.state != "none" for connector in self.connectors.all().values())
+        has_state |= self.worker.state_checkpoint_dir is not None  # a standby knows no connectors yet
         spark = start_session(self.worker, directory, has_state)
         load_modules(spark)
         return spark
@@ -362,9 +364,10 @@ class Worker:
         return all(query.is_running for query in self._queries.values())
 
     def _new_query(self, group: str, directory: Path) -> EventsQuery | RowsQuery:
-        if self._has_rows(group):
-            return RowsQuery(self.worker, self.connectors, group, directory, self.snapshots)
         journals = None if self._member is None else self._member.journals
+        if self._has_rows(group):
+            states = None if self._member is None else self._member.state_directories
+            return RowsQuery(self.worker, self.connectors, group, directory, self.snapshots, states, journals)
         need = self.snapshots.need
         return EventsQuery(self.worker, self.connectors, group, directory, need, self._spans, journals)
 

@@ -146,7 +146,9 @@ def test_an_agent_takes_its_pod_s_files(secrets: Mapping[str, Mapping[str, str]]
 def test_a_worker_writes_to_volumes_alone(name: str, secrets: Mapping[str, Mapping[str, str]], tmp_path: Path) -> None:
     pod = worker_pod(name, secrets, tmp_path)
     writable = {path for path, mount in pod.mounts.items() if not mount.get("readOnly")}
-    assert writable == {"/var/lib/helenus", "/tmp", "/dev/shm"}
+    state = text_of(name, "worker.properties").get("state.checkpoint.dir")
+    assert (state is not None) == (name == "full")
+    assert writable == {"/var/lib/helenus", "/tmp", "/dev/shm", *filter(None, [state])}
     assert pod.container["securityContext"]["readOnlyRootFilesystem"] is True
     assert pod.is_mounted(pod.environment(FIELDS, secrets)["SPARK_LOCAL_DIRS"].removeprefix(str(tmp_path)))
     assert pod.is_mounted(text_of(name, "worker.properties")["checkpoint.dir"])

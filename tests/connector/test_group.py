@@ -14,8 +14,7 @@ from hypothesis import strategies as st
 from helenus_connector.config.worker import WorkerSettings
 from helenus_connector.group._leader import KEY, Leader
 from helenus_connector.group.documents import ConnectorRecords, SnapshotRecords, connector_values, snapshot_values
-from helenus_connector.group.term import announce_term, begin_term, check_directory
-from helenus_schemas.errors import HelenusError
+from helenus_connector.group.term import announce_term, begin_term
 from helenus_schemas.settings.properties import ConfigError
 
 WORKER = {"bootstrap.servers": "h:1", "checkpoint.dir": "/c", "group.id": "helenus-workers"}
@@ -173,15 +172,6 @@ def test_a_worker_that_ends_between_its_note_and_its_term(tmp_path: Path, former
     assert (query / "held").exists()
 
 
-def test_a_directory_of_states_is_of_no_group(tmp_path: Path) -> None:
-    check_directory(tmp_path)
-    (tmp_path / "rows").mkdir()
-    check_directory(tmp_path)
-    (tmp_path / "rows" / "state").mkdir()
-    with pytest.raises(HelenusError, match=r"keep a state.*another checkpoint\.dir"):
-        check_directory(tmp_path)
-
-
 @pytest.mark.parametrize(
     ("more", "reason"),
     [
@@ -201,7 +191,9 @@ def test_workers_that_are_of_no_group(more: dict[str, str], reason: str) -> None
 def test_connectors_of_a_group_publish_exactly_once() -> None:
     worker = WorkerSettings.from_properties(WORKER, "worker.properties")
     assert worker.group_topic == "helenus-configs-helenus-workers"
-    for own in ({}, *({"exactly.once.support": support} for support in ("requested", "required")), {"state": "keys"}):
+    rows = {"state": "rows", "query.group": "orders"}
+    supports = ({"exactly.once.support": support} for support in ("requested", "required"))
+    for own in ({}, *supports, {"state": "keys"}, rows):
         assert worker.model.read_settings({**CONNECTOR, **own}, "c").exactly_once_support == "required"
     alone = WorkerSettings.from_properties({**WORKER, "group.id": ""}, "worker.properties")
     assert alone.model.read_settings(CONNECTOR, "c").exactly_once_support == "disabled"
@@ -211,15 +203,13 @@ def test_connectors_of_a_group_on_pulsar() -> None:
     on_pulsar = {"log": "pulsar", "pulsar.service.url": "pulsar://h:1"}
     worker = WorkerSettings.from_properties({**WORKER, **on_pulsar}, "worker.properties")
     connector = {key: text for key, text in CONNECTOR.items() if not key.startswith("value.converter")}
-    assert worker.model.read_settings(connector, "c").exactly_once_support == "disabled"
-    for state in ("rows", "keys"):
-        with pytest.raises(ConfigError, match="another worker of the group"):
-            worker.model.read_settings({**connector, "state": state}, "c")
+    for own in ({}, {"state": "keys"}, {"state": "rows", "query.group": "orders"}):
+        assert worker.model.read_settings({**connector, **own}, "c").exactly_once_support == "disabled"
 
 
 @pytest.mark.parametrize(
     "own",
-    [{"exactly.once.support": "disabled"}, {"state": " rows "}, {"name": "workers"}],
+    [{"exactly.once.support": "disabled"}, {"name": "workers"}],
 )
 def test_connectors_that_are_of_no_group(own: dict[str, str]) -> None:
     worker = WorkerSettings.from_properties(WORKER, "worker.properties")

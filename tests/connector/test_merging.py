@@ -224,7 +224,7 @@ def test_nodes_whose_changes_have_no_cells_are_named(monkeypatch: pytest.MonkeyP
         "query.group": "g",
     }
     task = Task(0, ConnectorSettings.from_properties(properties, "test"), ready=True)
-    parts: tuple[Any, Any] = SimpleNamespace(), SimpleNamespace()
+    parts: tuple[Any, Any] = SimpleNamespace(term=""), SimpleNamespace()
     merger = RowsQuery(WorkerSettings.from_properties(LEAST, "worker"), parts[0], "g", tmp_path, parts[1])
     connector = Connector({}, task.settings, tasks={"t": task})
 

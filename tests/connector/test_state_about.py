@@ -14,6 +14,8 @@ from structlog.testing import capture_logs
 from helenus_connector.config.connector import ConnectorSettings
 from helenus_connector.config.worker import WorkerSettings
 from helenus_connector.control.status import Task
+from helenus_connector.group.state_directories import StateHome
+from helenus_connector.journal.batch_marks import BatchMarks
 from helenus_connector.state.rows import _identity
 from helenus_connector.state.rows import query as merger_module
 from helenus_connector.state.rows._identity import StateIdentity
@@ -21,6 +23,7 @@ from helenus_connector.state.rows.query import RowsQuery
 from helenus_connector.testing.broker import MemoryPlanner
 from helenus_schemas.errors import HelenusError, Kind
 from helenus_schemas.service import durable
+from helenus_sinks.kafka.owners import RecordsOwner
 
 OF = StateIdentity("ks.t", "events-ks.t", (4, 7, 9), 2)
 LEAST = {"bootstrap.servers": "k:9092", "checkpoint.dir": "/tmp/none"}
@@ -83,7 +86,7 @@ def test_a_group_has_one_table(tmp_path: Path) -> None:
         assert group == "g"
         return {task.settings.events: task for task in tasks if task.error is None}
 
-    connectors: Any = SimpleNamespace(running_tasks=running)
+    connectors: Any = SimpleNamespace(running_tasks=running, term="")
     snapshots: Any = SimpleNamespace()
     merger = RowsQuery(WorkerSettings.from_properties(LEAST, "worker"), connectors, "g", tmp_path, snapshots)
     assert merger._find_task() is tasks[0]
@@ -104,7 +107,10 @@ def test_a_state_that_begins_needs_the_rows_of_before(
     monkeypatch.setattr(merger_module, "planner", lambda _: broker)
     monkeypatch.setattr(merger_module, "places", lambda *_: (0, 1, 2))
     began: list[Task] = []
-    parts: tuple[Any, Any] = SimpleNamespace(), SimpleNamespace(renew=began.append, has_all=lambda _: mode == "never")
+    parts: tuple[Any, Any] = (
+        SimpleNamespace(term=""),
+        SimpleNamespace(renew=began.append, has_all=lambda _: mode == "never"),
+    )
     merger = RowsQuery(settings, parts[0], "g", tmp_path, parts[1])
     monkeypatch.setattr(merger_module, "settled_task_slots", lambda *_: 2)
     spark = SimpleNamespace()
@@ -128,7 +134,7 @@ def test_all_rows_are_known_when_what_the_snapshot_read_is_merged(
     broker.ends = {topic: {"0": 10, "1": 13}}
     monkeypatch.setattr(merger_module, "planner", lambda _: broker)
     monkeypatch.setattr(merger_module, "committed", lambda _: {topic: read})
-    parts: tuple[Any, Any] = SimpleNamespace(), SimpleNamespace(has_all=lambda _: is_complete)
+    parts: tuple[Any, Any] = SimpleNamespace(term=""), SimpleNamespace(has_all=lambda _: is_complete)
     merger = RowsQuery(settings, parts[0], "g", tmp_path, parts[1])
     identity = StateIdentity("ks.t", topic, (0, 1), 2, name="5ba1")
     _identity.save_identity(tmp_path / "g", identity)
@@ -152,3 +158,50 @@ def test_all_rows_are_known_when_what_the_snapshot_read_is_merged(
     named = merger._check_identity(SimpleNamespace(), task)
     assert named.name
     assert _identity.load_identity(tmp_path / "g") == named
+
+
+@pytest.mark.parametrize("is_behind", [False, True])
+def test_in_a_group_a_state_is_copied_once_its_records_are_owned(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_behind: bool
+) -> None:
+    """Or its former leader could publish what the copy has not. The group's topic says that it is here once it is known
+    to have all that is published; for a while a file system may not show that yet.
+    """
+    properties = {"name": "n", "keyspace": "ks", "table": "t", "output.format": "json", "state": "rows"}
+    once = {"query.group": "g", "exactly.once.support": "required"}
+    task = Task(0, ConnectorSettings.from_properties({**properties, **once}, "test"))
+    settings = WorkerSettings.from_properties({**LEAST, "checkpoint.dir": str(tmp_path)}, "worker")
+    steps: list[str] = []
+    identity = StateIdentity("ks.t", task.settings.events, (0, 1), 2, name="5ba1")
+    _identity.save_identity(tmp_path / "copy", identity)
+
+    def step(name: str, answer: Any = None) -> Any:
+        return lambda *_: steps.append(name) or answer
+
+    held_positions = SimpleNamespace(spark_checkpoint=tmp_path)
+    connectors: Any = SimpleNamespace(term="g#2", held_positions=lambda _: held_positions)
+    home = StateHome(tmp_path / "copy", is_copy=True)
+    states: Any = SimpleNamespace(take=step("take", home), keep=step("keep"), is_shared=True)
+    snapshots: Any = SimpleNamespace(has_all=lambda _: True)
+    query = RowsQuery(settings, connectors, "g", tmp_path, snapshots, states)
+    claim = {"begin_run": step("begin"), "claim": step("claim", {}), "owner": RecordsOwner("r", 4, "who")}
+    monkeypatch.setattr(query, "_ownership", SimpleNamespace(**claim))
+    broker = SimpleNamespace(partitions=lambda topics: dict.fromkeys(topics, 2), close=lambda: None)
+    monkeypatch.setattr(merger_module, "planner", lambda _: broker)
+    monkeypatch.setattr(merger_module, "task_slots", lambda _: 2)
+    marks = BatchMarks("5ba1", None, frozenset(), newest=9 if is_behind else None)
+    monkeypatch.setattr(merger_module, "read_marks", step("marks", marks))
+    monkeypatch.setattr(query, "begin_in_turn", step("start"))
+    if is_behind:
+        with pytest.raises(HelenusError, match="copied once more") as error:
+            query._run_query(None, task)
+        assert error.value.kind is Kind.BATCH_FAILED
+        monkeypatch.setattr(merger_module, "_LATE_S", 0.0)
+        with pytest.raises(HelenusError, match="its state is an older one") as error:
+            query._run_query(None, task)
+        assert error.value.kind is Kind.STATE
+        assert "keep" not in steps
+        return
+    query._run_query(None, task)
+    assert steps == ["begin", "claim", "take", "claim", "marks", "keep", "start"]
+    assert query.checkpoint == held_positions.spark_checkpoint == home.directory

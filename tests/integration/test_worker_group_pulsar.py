@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from integration.counting import Counting, check_order, stored_pulsar_counts
 from integration.pipeline import Command, Pipeline
+from integration.test_exactly_once import set_properties
 from integration.test_two_workers import lines, stopped
 from integration.worker_group import CLASS, WorkerGroup
 from patience import eventually
@@ -23,6 +24,8 @@ from helenus_stack.status import Status
 pytestmark = pytest.mark.integration
 
 TABLE, OTHER, OLD = "pgroup.read", "pgroup.other", "pgroup.old"
+MERGED, KEYED = "pgroup.merged", "pgroup.keyed"
+STATES = {MERGED: {"state": "rows", "query.group": "m"}, KEYED: {"state": "keys"}}
 NAME = "pgroup-other"
 KEYS = 40
 GROUP = "helenus-workers"
@@ -33,10 +36,12 @@ STOPPED_S = 25
 def pipeline(stack: Stack, status: Status, session: Any, directory: Path) -> Iterator[Pipeline]:
     stack.start("pulsar")
     session.execute("CREATE KEYSPACE pgroup WITH replication = {'class': 'SimpleStrategy', 'replication_factor': 1}")
-    for table in (TABLE, OTHER, OLD):
+    for table in (TABLE, OTHER, OLD, *STATES):
         session.execute(f"CREATE TABLE {table} (k int PRIMARY KEY, n bigint) WITH cdc = true")
     pipeline = Pipeline(stack.status().only("pulsar"), directory)
     try:
+        with Path(pipeline.agent.arguments[1]).open("a") as file:
+            file.write("cells.include.list=pgroup\\.merged\n")
         pipeline.agent.start().ready()
         pipeline.connect(TABLE, output_format="json", settle_timeout_ms=1000)
         yield pipeline
@@ -197,6 +202,39 @@ def test_what_is_done_over_rest_is_known_to_the_next_leader(group: WorkerGroup, 
     )
     eventually(lambda: not group.pipeline.differences(TABLE), standby.tail, every=1)
     assert topic_ends(group.pipeline, topic) == events, "no snapshot began anew"
+
+
+def test_the_next_leader_has_the_state(pipeline: Pipeline, session: Any) -> None:
+    """Of rows and of keys: what it publishes of rows that end after the takeover, only they can know."""
+    own = Pipeline(pipeline.status, pipeline.directory / "states")
+    own.directory.mkdir(exist_ok=True)
+    shared = own.directory / "shared"
+    shared.mkdir(mode=0o700)
+    own.connect(*STATES, output_format="json", settle_timeout_ms=1000)
+    for table, state in STATES.items():
+        set_properties(own.directory / f"{table}.properties", state)
+    group = WorkerGroup(own, "helenus-states", 2, {"state.checkpoint.dir": shared})
+    try:
+        leader, standby = pair(group.start())
+        for table in STATES:
+            for k in range(KEYS):
+                session.execute(f"INSERT INTO {table} (k, n) VALUES ({k}, {k}) USING TTL {100 if k % 2 else 0}")
+        for table in STATES:
+            eventually(lambda t=table: live(own, t) == {*range(KEYS)}, leader.tail, every=1)  # type: ignore[misc]
+        leader.kill()
+        assert group.await_leader([standby]) is standby
+        for table in STATES:
+            eventually(lambda t=table: live(own, t) == {*range(0, KEYS, 2)}, standby.tail, every=1)  # type: ignore[misc]
+    finally:
+        group.stop()
+    assert len(lines(standby, "state.taken_over")) == len(STATES)
+    assert not lines(standby, "state.begun_anew")
+
+
+def live(pipeline: Pipeline, table: str) -> set[int]:
+    """The keys whose last record is a row."""
+    rows = {int(record.key["k"]): record.value for record in pipeline.records(table)}
+    return {k for k, value in rows.items() if value is not None}
 
 
 def snapshot_state(group: WorkerGroup, worker: Command) -> str:

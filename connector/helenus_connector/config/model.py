@@ -81,17 +81,13 @@ class Model:
 
 def _of_group(properties: Mapping[str, str], source: str, group: str, is_on_pulsar: bool) -> Mapping[str, str]:
     """Return the properties of a connector whose positions and waiting changes are with the brokers: another worker of
-    the group finds them there. On Kafka it publishes exactly once, and learns keys from the data topic. Raises
-    ConfigError.
+    the group finds them there. On Kafka it publishes exactly once. Raises ConfigError.
     """
-    key, state = "exactly.once.support", properties.get("state", "none").strip()
+    key = "exactly.once.support"
     if f"helenus-{properties.get('name', '')}" == group:
         problem = "the consumer group of its positions would be that of the workers (group.id): give it another name"
         raise ConfigError([Problem(source, "name", properties["name"], problem)])
     if not is_on_pulsar and properties.get(key, "required").strip() == "disabled":
         problem = "workers of a group (group.id) publish exactly once: leave it out"
         raise ConfigError([Problem(source, key, "disabled", problem)])
-    if state == "rows" or (is_on_pulsar and state == "keys"):
-        problem = "another worker of the group (group.id) would not have it: run this connector in a worker without one"
-        raise ConfigError([Problem(source, "state", state, problem)])
     return properties if is_on_pulsar else {**properties, key: "required"}

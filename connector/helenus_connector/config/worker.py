@@ -83,6 +83,9 @@ class WorkerSettings(ListenerSettings, PulsarSettings, KafkaSettings, LogSetting
     group_id: Annotated[str, Group("Worker", "HIGH")] = ""
     """Workers with one `group.id`, each with its own `checkpoint.dir`, elect one that runs the connectors; the others
     [stand by](operations.md#workers-of-a-group). Default: none, the worker is alone."""
+    state_checkpoint_dir: Annotated[Path | None, Group("Worker")] = None
+    """A directory that all workers of the group share, on NFS, CephFS and the like: connectors with `state` keep it
+    there, and the next leader [goes on with it](state.md#in-a-group). Default: none, it begins the state anew."""
     session_timeout_ms: Annotated[Milliseconds, Field(ge=1), Group("Worker", "LOW")] = 6000
     """After how long without a sign of life of the worker that runs the connectors another one takes over. Kafka's
     brokers take 6000 at least (`group.min.session.timeout.ms`)."""
@@ -200,6 +203,8 @@ class WorkerSettings(ListenerSettings, PulsarSettings, KafkaSettings, LogSetting
             yield "data.source.template", "data sinks are Kafka, and this worker has Pulsar: leave it out"
         if properties.get("group.id"):
             yield from _group_conflicts(properties)
+        elif "state.checkpoint.dir" in properties:
+            yield "state.checkpoint.dir", "leave it out: a worker without group.id keeps state in checkpoint.dir"
         if not _MASTER.fullmatch(properties.get("spark.master", "local")):
             yield "spark.master", "give local, local[N], local[*], spark://host:port, yarn or k8s://https://host:port"
         yield from _authentication_conflicts(properties)
@@ -328,6 +333,9 @@ def _group_conflicts(properties: Mapping[str, str]) -> Iterator[tuple[str, str]]
         yield "group.id", "Helenus has that group for something else: give it another name"
     if "standby.timeout.ms" in properties:
         yield "standby.timeout.ms", "leave it out: it is for workers that share checkpoint.dir, and have no group.id"
+    shared, own = (properties.get(key, "").strip() for key in ("state.checkpoint.dir", "checkpoint.dir"))
+    if shared and own and Path(os.path.realpath(shared)).is_relative_to(os.path.realpath(own)):
+        yield "state.checkpoint.dir", "it is in checkpoint.dir, which is this worker's own: name one that all share"
 
 
 def _authentication_conflicts(properties: Mapping[str, str]) -> Iterator[tuple[str, str]]:

@@ -75,6 +75,8 @@ class HeldPositions:
 
     def __init__(self, checkpoint: Path) -> None:
         self.checkpoint = checkpoint
+        self.spark_checkpoint = checkpoint
+        """Where Spark has the query's offsets: elsewhere, for a state that a group's workers share."""
         self._file = file = checkpoint / "held"
         self.owners = Owners(checkpoint)
         self._lock = threading.Lock()
@@ -104,7 +106,7 @@ class HeldPositions:
     def read_offsets(self) -> Offsets:
         """Return the position of every topic that the query ever read."""
         with self._lock:
-            return overlaid(overlaid(committed(self.checkpoint), self._released), self._offsets)
+            return overlaid(overlaid(committed(self.spark_checkpoint), self._released), self._offsets)
 
     def begin_batch(self) -> None:
         """Note that a batch begins, and that Spark has committed the one before."""

@@ -13,19 +13,10 @@ from helenus_schemas.service import durable
 
 _FILE = "term"
 _MOST_TERMS = 20
-_STATE = "state"
-"""The directory of what queries keep: beside theirs, or in them."""
 _OF_QUERIES = ("offsets", "held", "epochs", "owners", "unconfirmed", "gate.waiting")
 """What is in the directory of a query, or of one that is to come."""
 _FENCE = "writers"
 """A lock in the directory of each query: tasks of before may still have it."""
-
-
-def check_directory(directory: Path) -> None:
-    """Raise HelenusError CONFIG if `checkpoint.dir` has what connectors with `state` keep."""
-    if (directory / _STATE).exists() or any(directory.glob(f"*/{_STATE}")):
-        problem = "connectors of this checkpoint.dir keep a state: it would be lost, as another worker has none"
-        raise HelenusError(Kind.CONFIG, problem, str(directory), "give this worker of a group another checkpoint.dir")
 
 
 def announce_term(directory: Path, term: str) -> None:

@@ -186,8 +186,8 @@ class PulsarPositions:
         self._journals = journals
 
     def has(self, settings: ConnectorSettings) -> bool:
-        """Return whether the brokers have a connector's positions."""
-        return settings.state == "none"
+        """Return whether the brokers have a connector's positions. Those of a state of rows are Spark's."""
+        return settings.state != "rows"
 
     def read(self, settings: ConnectorSettings, partitions: Mapping[str, int]) -> dict[str, KnownPosition]:
         """Return where a connector stands, by topic; `partitions` says how many each has."""

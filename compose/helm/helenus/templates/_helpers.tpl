@@ -93,17 +93,12 @@ Fails for a secret that is written in a properties file: a ConfigMap shows it to
 {{ include "helenus.fullname" . }}-members
 {{- end -}}
 
-{{/* True if pods of the connector work on Pulsar, for events or records. */}}
-{{- define "helenus.onPulsar" -}}
-{{- if regexMatch "(?m)^[ \\t\\f]*(data\\.)?log[ \\t\\f]*[=: \\t\\f][ \\t\\f]*pulsar[ \\t\\f]*\\r?$" .Values.connector.properties -}}true{{- end -}}
-{{- end -}}
-
 {{- define "helenus.workerProperties" -}}
 {{- $worker := .Values.connector -}}
 {{- $rest := $worker.rest -}}
 {{- $text := $worker.properties -}}
 {{- include "helenus.refuseSecrets" (dict "text" $text "where" "connector.properties") -}}
-{{- $own := list "checkpoint.dir" "group.id" "listeners" "listeners.https.ssl.certfile" "listeners.https.ssl.keyfile" "listeners.https.ssl.cafile" "rest.basic.auth.user.info" "rest.advertised.host.name" "standby.timeout.ms" -}}
+{{- $own := list "checkpoint.dir" "group.id" "listeners" "listeners.https.ssl.certfile" "listeners.https.ssl.keyfile" "listeners.https.ssl.cafile" "rest.basic.auth.user.info" "rest.advertised.host.name" "standby.timeout.ms" "state.checkpoint.dir" -}}
 {{- include "helenus.refuseOwnKeys" (dict "text" $text "where" "connector.properties" "keys" $own) -}}
 # What the chart sets.
 checkpoint.dir=/var/lib/helenus/connector
@@ -118,6 +113,9 @@ rest.basic.auth.user.info=${file:/etc/helenus/rest-login/login.properties:rest}
 {{- end }}
 {{- if $worker.groupId }}
 group.id={{ $worker.groupId }}
+{{- end }}
+{{- if $worker.stateClaim }}
+state.checkpoint.dir=/var/lib/helenus-state
 {{- end }}
 {{- include "helenus.defaults" (dict "text" $text "defaults" (list (list "startup.timeout.ms" "300000") (list "log.format" "json") (list "spark.master" "local[2,4]") (list "spark.driver.memory" "1g"))) }}
 

@@ -32,7 +32,7 @@ class FollowedTopic:
 class KeysPlan:
     """The followed topics of one connector. `directory` is the run's own, made on each host. Topics of delete markers
     come first: their end offsets are read before those of the data topics. With an `owner`, whose producers append,
-    reads are requested exactly once.
+    reads are requested exactly once. The state is in the `home` of a group's leader, if there is one.
     """
 
     worker: WorkerSettings
@@ -40,6 +40,7 @@ class KeysPlan:
     directory: str
     tables: Mapping[str, FollowedTopic]
     owner: RecordsOwner | None = None
+    home: Path | None = None
     logging: Setup = field(default_factory=setup)
 
     @property
@@ -60,7 +61,7 @@ class KeysPlan:
     @property
     def checkpoint(self) -> Path:
         """Directory where Spark keeps the query's offsets and its state."""
-        return state_directory(self.worker, self.name)
+        return self.home or state_directory(self.worker, self.name)
 
     def save(self) -> None:
         """Write the plan to `file`, for this user alone."""

@@ -21,6 +21,7 @@ from helenus_connector.config.run_directory import replace
 from helenus_connector.config.state import marker_topic
 from helenus_connector.config.worker import WorkerSettings
 from helenus_connector.control.topic_ownership import TopicOwnership
+from helenus_connector.group.state_directories import StateDirectories, StateName
 from helenus_connector.journal.batch_marks import BatchMarks, read_marks
 from helenus_connector.journal.support import obstacle
 from helenus_connector.log.choice import data_planner
@@ -47,7 +48,8 @@ _VERSION = 2
 
 class KeysQuery(QueryRunner):
     """Follows the data topics of one connector from `start` until `stop`. It is restarted after transient failures;
-    another one ends it. `tables` are the settings of each table, `term` is that of a worker that leads its group.
+    another one ends it. `tables` are the settings of each table, `term` is that of a worker that leads its group, and
+    `states` says where the state is then.
     """
 
     def __init__(
@@ -57,11 +59,13 @@ class KeysQuery(QueryRunner):
         tables: Mapping[str, ConnectorSettings],
         directory: Path,
         term: str = "",
+        states: StateDirectories | None = None,
     ) -> None:
         checkpoint = state_directory(worker, name) / "query"
         super().__init__(f"connector {name}", f"state-{name}", "helenus-state", checkpoint)
         self._worker = worker
         self.name = name
+        self._states = states
         self.tables = dict(tables)
         self._directory = directory
         self._query: Any = None
@@ -85,10 +89,14 @@ class KeysQuery(QueryRunner):
     def run_once(self, spark: Any) -> None:
         """Run the query until it ends or is to stop. Raises what ended it."""
         plan = self._make_plan()
-        _check_identity(plan)
-        marks = None
         if self._is_once:
-            plan, marks = self._own_requests(plan, spark)
+            plan = self._own_requests(plan, spark)
+        if self._states is not None:  # once the leader before is fenced
+            plan = self._take_state(plan, self._states)
+        _check_identity(plan)
+        marks = self._read_marks(plan) if plan.owner is not None else None
+        if self._states is not None:
+            self._states.keep(_state(self.name))
         # As many stores as tasks run at once, at the first start: Spark keeps the number with the checkpoint.
         is_first = not (self.checkpoint / "offsets").exists()
         stores = max(2, settled_task_slots(spark, self._stopping.is_set) if is_first else task_slots(spark))
@@ -97,16 +105,28 @@ class KeysQuery(QueryRunner):
             _log.info("state.started", connector=self.name, topics=len(plan.tables))
             self.watch(self._query)
 
-    def _own_requests(self, plan: KeysPlan, spark: Any) -> tuple[KeysPlan, BatchMarks | None]:
-        """Own the requests of a run, and fence the former one. Return its plan, and which parts of the batch that is
-        repeated are done; None where Kafka fences nobody.
+    def _own_requests(self, plan: KeysPlan, spark: Any) -> KeysPlan:
+        """Own the requests of a run, and fence the former one. Return its plan, without an owner where Kafka fences
+        nobody.
         """
         slots = task_slots(spark)
-        topics = [topic for topic, followed in plan.tables.items() if not followed.markers]
         self._ownership.begin_run(slots)
-        self._claim(topics, slots)
-        if not isinstance(self._ownership.owner, RecordsOwner):
-            return plan, None
+        self._claim([topic for topic, followed in plan.tables.items() if not followed.markers], slots)
+        owner = self._ownership.owner
+        return dataclasses.replace(plan, owner=owner) if isinstance(owner, RecordsOwner) else plan
+
+    def _take_state(self, plan: KeysPlan, states: StateDirectories) -> KeysPlan:
+        """Take the state over from the leader before. Return the plan, with where it is now."""
+        home = states.take(_state(self.name), state_directory(self._worker, self.name))
+        if home.loss:
+            reason = f"{home.loss}: keys are learned from the data topics"
+            _log.warning("state.begun_anew", connector=self.name, reason=reason, does="nulls of before may come again")
+        self.checkpoint = home.directory / "query"
+        return dataclasses.replace(plan, home=home.directory)
+
+    def _read_marks(self, plan: KeysPlan) -> BatchMarks:
+        """Return which parts of the batch that is repeated are done."""
+        topics = [topic for topic, followed in plan.tables.items() if not followed.markers]
         with closing(data_planner(self._worker)) as broker:
             partitions = broker.partitions(topics)
         if missing := [topic for topic in topics if not partitions.get(topic)]:
@@ -118,7 +138,7 @@ class KeysQuery(QueryRunner):
         marks = dataclasses.replace(marks, published=marks.published | marks.overtaken)
         if marks.newest is not None:
             marks = dataclasses.replace(marks, state=_name_state(plan))
-        return dataclasses.replace(plan, owner=self._ownership.owner), marks
+        return marks
 
     def _claim(self, topics: Iterable[str], slots: int) -> None:
         written = [_Requests(self.name, topic) for topic in topics]
@@ -203,6 +223,11 @@ class _Requests(NamedTuple):
     @property
     def data_topics(self) -> list[str]:
         return [self.events]
+
+
+def _state(connector: str) -> StateName:
+    """Return the name of a connector's state among those of a group."""
+    return StateName(("keys", connector), "query", _IDENTITY_FILE)
 
 
 def _state_name(plan: KeysPlan) -> str:

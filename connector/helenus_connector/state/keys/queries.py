@@ -12,19 +12,28 @@ from helenus_connector.config.connector import ConnectorSettings
 from helenus_connector.config.worker import WorkerSettings
 from helenus_connector.control.connectors import Connectors
 from helenus_connector.control.status import Connector
+from helenus_connector.group.state_directories import StateDirectories
 from helenus_connector.state.keys._query import KeysQuery
 
 _log = structlog.get_logger(__name__)
 
 
 class KeysQueries:
-    """The queries of a worker. One thread, the worker's, calls its methods."""
+    """The queries of a worker, whose group has their `states`. One thread, the worker's, calls its methods."""
 
-    def __init__(self, worker: WorkerSettings, connectors: Connectors, directory: Path, spark: Any) -> None:
+    def __init__(
+        self,
+        worker: WorkerSettings,
+        connectors: Connectors,
+        directory: Path,
+        spark: Any,
+        states: StateDirectories | None = None,
+    ) -> None:
         self._worker = worker
         self._connectors = connectors
         self._directory = directory
         self._spark = spark
+        self._states = states
         self._queries: dict[str, KeysQuery] = {}
 
     def turn(self) -> None:
@@ -40,7 +49,7 @@ class KeysQueries:
                 _report_failure(connectors[name], query)
         for name, connector in connectors.items():
             if name not in self._queries and (tables := _followed_tables(connector)):
-                query = KeysQuery(self._worker, name, tables, self._directory, self._connectors.term)
+                query = KeysQuery(self._worker, name, tables, self._directory, self._connectors.term, self._states)
                 self._queries[name] = query
                 query.start(self._spark)
 

@@ -12,7 +12,8 @@ from helenus_schemas.errors import HelenusError, Kind
 from helenus_schemas.names import counted
 from helenus_schemas.service import durable
 
-_NAME = "state.about"
+NAME = "state.about"
+"""Of the file."""
 _VERSION = 2
 """Version 1 was of states whose keys did not lie on `pages`."""
 
@@ -40,7 +41,7 @@ def load_identity(checkpoint: Path) -> StateIdentity | None:
     """Load the identity of the state in a checkpoint; None if there is no state yet. Raises HelenusError(STATE) if it
     can't be known, or the state is gone.
     """
-    file = checkpoint / _NAME
+    file = checkpoint / NAME
     has_begun = any((checkpoint / "offsets").glob("[0-9]*"))
     try:
         fields = durable.load(file, _VERSION)
@@ -63,7 +64,7 @@ def load_identity(checkpoint: Path) -> StateIdentity | None:
 def save_identity(checkpoint: Path, identity: StateIdentity) -> None:
     """Save the identity: before the first batch, and when `is_whole` changes."""
     durable.make_directory(checkpoint)
-    durable.save(checkpoint / _NAME, asdict(identity), _VERSION, "what the state is of", "state.about-saved")
+    durable.save(checkpoint / NAME, asdict(identity), _VERSION, "what the state is of", "state.about-saved")
 
 
 def check_identity(identity: StateIdentity, table: str, topic: str, partitions: int, checkpoint: Path) -> None:

@@ -31,7 +31,9 @@ from helenus_connector.control.fences import fence
 from helenus_connector.control.plan import QueryPlan
 from helenus_connector.control.status import Task
 from helenus_connector.control.topic_ownership import TopicOwnership
+from helenus_connector.group.state_directories import StateDirectories, StateHome, StateName
 from helenus_connector.journal.batch_marks import BatchMarks, read_marks
+from helenus_connector.journal.pulsar_journals import PulsarJournals
 from helenus_connector.journal.support import NOT_FENCED, not_supported, obstacle
 from helenus_connector.log.choice import planner
 from helenus_connector.log.events import behind, ends
@@ -39,7 +41,7 @@ from helenus_connector.query.batch_metrics import GapLog, count_outcome, note_fa
 from helenus_connector.query.handover import MicroBatch
 from helenus_connector.query.query_runner import QueryRunner
 from helenus_connector.query.source import EventsSource
-from helenus_connector.query.spark_session import settled_task_slots
+from helenus_connector.query.spark_session import settled_task_slots, task_slots
 from helenus_connector.snapshot.snapshots import Snapshots
 from helenus_connector.state.rows import _identity
 from helenus_connector.state.rows._identity import StateIdentity
@@ -53,6 +55,8 @@ _log = structlog.get_logger(__name__)
 _POLL_S = 0.1
 _QUIET_S = 5.0
 """Time without a disturbance before the table is snapshot: nodes report one TRUNCATE within seconds of each other."""
+_LATE_S = 120.0
+"""A file system that workers share may show a file of another host as late as that: NFS does after a minute at most."""
 _NUMBERS_PER_PLACE = 100
 """Numbers that are tried for each partition: one in `slots` of them goes to the right store."""
 
@@ -60,7 +64,8 @@ _NUMBERS_PER_PLACE = 100
 class RowsQuery(QueryRunner):
     """The query of one `query.group`, which runs from `start` until `stop`. `directory` is the run's own; `snapshots`
     give a state the rows that were there before, and are told when changes were lost. Its table's task is told of what
-    fails, and says when to try again.
+    fails, and says when to try again. In a group `states` says where the state is, and on Pulsar its leader has
+    `journals`.
     """
 
     keeps_rows = True
@@ -72,6 +77,8 @@ class RowsQuery(QueryRunner):
         group: str,
         directory: Path,
         snapshots: Snapshots,
+        states: StateDirectories | None = None,
+        journals: PulsarJournals | None = None,
     ) -> None:
         super().__init__(f"query.group {group}", f"merge-{group}", group, worker.checkpoint_dir.absolute() / group)
         self._worker = worker
@@ -80,7 +87,10 @@ class RowsQuery(QueryRunner):
         self._directory = directory
         self._snapshots = snapshots
         self._task: Task | None = None
-        self._ownership = TopicOwnership(worker, group)
+        self._states = states
+        self._local = self.checkpoint
+        self._copied_at: float | None = None
+        self._ownership = TopicOwnership(worker, group, connectors.term, None if journals is None else journals.epochs)
         self._plan: QueryPlan | None = None
         self._identity: StateIdentity | None = None
         self._due_times: dict[int, float] = {}
@@ -152,14 +162,23 @@ class RowsQuery(QueryRunner):
         return identity is None or not self._advance_proof(task, identity)
 
     def _run_query(self, spark: Any, task: Task) -> None:
-        start = fence(self.checkpoint, self._stopping.is_set)
+        start = fence(self._local, self._stopping.is_set)
         if start is None:
             return
-        identity, self._snapshot_ends = self._check_identity(spark, task), None
-        self._ownership.begin_run(identity.slots)
-        for error in self._ownership.claim([task], identity.slots, self._stopping.is_set).values():
-            raise error
-        marks = self._read_marks(task, identity)
+        state, home = StateName(("rows", task.connector, self._group), "", _identity.NAME), StateHome(self._local)
+        if self._states is not None:  # once the leader before is fenced, so that its state has all that is published
+            slots = task_slots(spark)
+            self._ownership.begin_run(slots)
+            self._claim(task, slots)
+            home = self._states.take(state, self._local)
+            self._connectors.held_positions(self._group).spark_checkpoint = self.checkpoint = home.directory
+        identity, self._snapshot_ends = self._check_identity(spark, task, home.loss), None
+        if self._states is None:
+            self._ownership.begin_run(identity.slots)
+        self._claim(task, identity.slots)
+        marks = self._read_marks(task, identity, home.is_copy)
+        if self._states is not None:
+            self._states.keep(state)
         self._disturbances_at_snapshot = dict(identity.proven)
         settings = task.settings
         rules = MergeRules(
@@ -191,9 +210,15 @@ class RowsQuery(QueryRunner):
         self._query, self._identity = query, identity
         self.watch(query)
 
-    def _read_marks(self, task: Task, identity: StateIdentity) -> BatchMarks | None:
+    def _claim(self, task: Task, slots: int) -> None:
+        """Own the table's records; again, once in a while. Raises HelenusError."""
+        for error in self._ownership.claim([task], slots, self._stopping.is_set).values():
+            raise error
+
+    def _read_marks(self, task: Task, identity: StateIdentity, is_copy: bool) -> BatchMarks | None:
         """Return which parts of the batch that is repeated are published, None if the table is not published exactly
-        once. Raises HelenusError CONFIG if that is required, and can't be; and as `read_marks`.
+        once. Raises HelenusError CONFIG if that is required, and can't be; STATE if the state is older than what was
+        published, BATCH_FAILED if it may be so as a copy; and as `read_marks`.
         """
         settings = task.settings
         if settings.exactly_once_support == "disabled":
@@ -212,13 +237,20 @@ class RowsQuery(QueryRunner):
         marks = read_marks(self._worker, task.connector, partitions, identity.name, self.checkpoint)
         if marks.newest is not None or (marks.former_state is not None and latest_committed(self.checkpoint) >= 0):
             problem = "its state is an older one: what was published since is not in it"
+            if is_copy and self._is_late():
+                reason = "the file system may show the former leader's files late: they are copied once more"
+                raise HelenusError(Kind.BATCH_FAILED, f"{problem}: {reason}", str(self.checkpoint))
             advice = f"restore the checkpoint of then, or {_identity.advice(self.checkpoint)}, and published"
             raise HelenusError(Kind.STATE, problem, str(self.checkpoint), advice)
         if marks.former_state is not None and self._state_begun_at_last != identity.name:
-            reason = "the state that was published last is gone: rows are learned from events and a snapshot"
-            _log.warning("state.begun_anew", **labels, reason=reason, does="records that were published come again")
+            self._warn_of_loss(task, "the state that was published last is gone")
         self._state_begun_at_last = identity.name
         return marks
+
+    def _is_late(self) -> bool:
+        """Return whether a copied state may still lack what was there when it was copied."""
+        self._copied_at = self._copied_at or time.monotonic()
+        return time.monotonic() - self._copied_at < _LATE_S
 
     def _advance_proof(self, task: Task, identity: StateIdentity) -> bool:
         """Take the next step to proven rows, where they are not. Return whether all are proven from now on.
@@ -255,8 +287,10 @@ class RowsQuery(QueryRunner):
         _identity.save_identity(self.checkpoint, dataclasses.replace(identity, is_whole=True, proven=disturbances))
         return True
 
-    def _check_identity(self, spark: Any, task: Task) -> StateIdentity:
-        """Return the identity of the state, checked, or saved now at the first start. Raises HelenusError."""
+    def _check_identity(self, spark: Any, task: Task, loss: str = "") -> StateIdentity:
+        """Return the identity of the state, checked, or saved now at the first start, or after a `loss`. Raises
+        HelenusError.
+        """
         checkpoint = self.checkpoint
         topic = task.events
         with closing(planner(self._worker)) as broker:
@@ -278,6 +312,7 @@ class RowsQuery(QueryRunner):
             )
             self._snapshots.renew(task)
             _identity.save_identity(checkpoint, identity)
+            self._announce(task, identity, loss)
             if task.settings.snapshot_mode == "never":
                 labels = {"connector": task.connector, "table": task.table}
                 reason = "snapshot.mode=never: a record of a row of before has only what was written since"
@@ -290,6 +325,21 @@ class RowsQuery(QueryRunner):
             identity = dataclasses.replace(identity, is_whole=False)
             _identity.save_identity(checkpoint, identity)
         return identity
+
+    def _announce(self, task: Task, identity: StateIdentity, loss: str) -> None:
+        """Say that a state begins anew, and that the next leader of the group will have none."""
+        if loss:
+            self._warn_of_loss(task, loss)
+            self._state_begun_at_last = identity.name
+        if self._states is not None and not self._states.is_shared:
+            does = "the next leader of the group begins the state anew, and publishes rows once more"
+            advice = "set state.checkpoint.dir on all workers of the group"
+            _log.warning("state.not_shared", connector=task.connector, table=task.table, does=does, advice=advice)
+
+    def _warn_of_loss(self, task: Task, loss: str) -> None:
+        reason = f"{loss}: rows are learned from events and a snapshot"
+        does = "records that were published come again"
+        _log.warning("state.begun_anew", connector=task.connector, table=task.table, reason=reason, does=does)
 
     def _start_stream(self, spark: Any, plan: QueryPlan, task: Task, marks: BatchMarks | None) -> Any:
         session = new_session(spark, plan.slots)
@@ -304,10 +354,7 @@ class RowsQuery(QueryRunner):
     def _process(self, plan: QueryPlan, task: Task, marks: BatchMarks | None, batch: MicroBatch) -> None:
         reach("state.before-job")
         started_at = time.monotonic()
-        for error in self._ownership.claim(
-            [task], plan.slots, self._stopping.is_set
-        ).values():  # again, once in a while
-            raise error
+        self._claim(task, plan.slots)
         self._connectors.note_written_topics(self._group, [task.data])
         try:
             marked = None if marks is None else marks.batch(batch.number)

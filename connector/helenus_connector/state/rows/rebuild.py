@@ -20,6 +20,7 @@ from helenus_connector.config.worker import WorkerSettings
 from helenus_connector.control.fences import owned
 from helenus_connector.control.plan import QueryPlan
 from helenus_connector.gate.event_content import decode_key
+from helenus_connector.group.state_directories import StateName, latest_directory
 from helenus_connector.interfaces.merged_change import RowChange
 from helenus_connector.log.choice import data_log
 from helenus_connector.query import worker_process
@@ -62,7 +63,8 @@ def rebuild(worker: WorkerSettings, settings: ConnectorSettings, to: str | None)
 
 
 def _rebuild(worker: WorkerSettings, settings: ConnectorSettings, directory: Path) -> int:
-    checkpoint = worker.checkpoint_dir.absolute() / settings.query_group
+    state = StateName(("rows", settings.name, settings.query_group), "", _identity.NAME)
+    checkpoint = latest_directory(worker, state) or worker.checkpoint_dir.absolute() / settings.query_group
     identity = _identity.load_identity(checkpoint)
     if identity is None or not any((checkpoint / "commits").glob("[0-9]*")):
         raise HelenusError(Kind.STATE, "there is no state yet", str(checkpoint), "run the connector first")
