@@ -13,8 +13,10 @@ import traceback
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
+from helenus_connector.query._internals import own_classes
 from helenus_schemas.service import descriptors
 
 _RETRY_S = 1.0
@@ -26,24 +28,22 @@ class MicroBatch:
     """A micro-batch: its number, and its rows for who needs them."""
 
     number: int
-    _context: Any
-    _java: Any
+    _open_frame: Callable[[], Any]
 
     @property
     def frame(self) -> Any:
         """Return the rows, as a DataFrame of the query's session."""
-        from pyspark.sql.dataframe import DataFrame
-        from pyspark.sql.session import SparkSession
-
-        rows = self._java.frame()
-        return DataFrame(rows, SparkSession(self._context, rows.sparkSession()))
+        return self._open_frame()
 
 
 def start_query(context: Any, writer: Any, process: Callable[[MicroBatch], None]) -> Any:
     """Start the query of a DataStreamWriter and return it. `process` is called for each of its batches, in a thread of
     its own, in the pool and the job group of the query. What it raises ends the query.
     """
-    java = context._jvm.helenus.BatchHandover(context._jsc.sc())
+    classes = own_classes(context)
+    if classes is None:
+        return writer.foreachBatch(lambda frame, number: process(MicroBatch(number, lambda: frame))).start()
+    java = classes.BatchHandover(context._jsc.sc())
     writer._jwrite.foreachBatch(java)
     query = writer.start()
     try:
@@ -53,6 +53,14 @@ def start_query(context: Any, writer: Any, process: Callable[[MicroBatch], None]
         query.stop()  # or nobody serves it, and Spark refuses the next start, beside this one
         raise
     return query
+
+
+def _open_frame(context: Any, java: Any) -> Any:
+    from pyspark.sql.dataframe import DataFrame
+    from pyspark.sql.session import SparkSession
+
+    rows = java.frame()
+    return DataFrame(rows, SparkSession(context, rows.sparkSession()))
 
 
 def _serve(context: Any, java: Any, query: Any, process: Callable[[MicroBatch], None]) -> None:
@@ -70,7 +78,7 @@ def _serve(context: Any, java: Any, query: Any, process: Callable[[MicroBatch], 
         if number < 0:
             return
         try:
-            process(MicroBatch(number, context, java))
+            process(MicroBatch(number, partial(_open_frame, context, java)))
             error = None
         except BaseException:
             error = traceback.format_exc()
