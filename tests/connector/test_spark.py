@@ -149,7 +149,10 @@ def test_internals_are_used_of_known_versions_alone(monkeypatch: pytest.MonkeyPa
     """Else by the public API, and without names of Spark's own that other versions may not have."""
     worker = WorkerSettings.from_properties(LEAST, "worker")
     known = _spark_settings(worker, Path("/run/mine"))
-    assert (known["spark.helenus.internals"], known["spark.python.daemon.module"]) == ("true", "helenus_connector.daemon")
+    assert (known["spark.helenus.internals"], known["spark.python.daemon.module"]) == (
+        "true",
+        "helenus_connector.daemon",
+    )
     for version in ("4.4.0", "5.0.0.dev1", "4.20.1"):
         monkeypatch.setattr(pyspark, "__version__", version)
         settings = _spark_settings(worker, Path("/run/mine"))
@@ -160,8 +163,11 @@ def test_internals_are_used_of_known_versions_alone(monkeypatch: pytest.MonkeyPa
 
 def test_what_spark_submit_was_given_counts_as_the_worker_s(monkeypatch: pytest.MonkeyPatch) -> None:
     submitted = {
-        **{"spark.master": "spark://m:7077", "spark.authenticate.secret": "of the cluster", "spark.ui.enabled": "true"},
-        **{"spark.app.name": "mine", "spark.driver.memory": "2g", "spark.submit.deployMode": "client"},
+        **STANDALONE,
+        "spark.ui.enabled": "true",
+        "spark.app.name": "mine",
+        "spark.driver.memory": "2g",
+        "spark.submit.deployMode": "client",
     }
     with_submitted(monkeypatch, submitted)
     worker = WorkerSettings.from_properties({**LEAST, "spark.ui.enabled": "false"}, "worker")

@@ -27,8 +27,8 @@ def is_submitted() -> bool:
 
 
 def with_submitted(properties: Mapping[str, str], source: str) -> dict[str, str]:
-    """Return a worker's properties, with the settings that `spark-submit` was given, or `spark-defaults.conf` has, where
-    they have none. Raises ConfigError for those that this start can't follow.
+    """Return a worker's properties, with the settings that `spark-submit` was given, or `spark-defaults.conf` has,
+    where they have none. Raises ConfigError for those that this start can't follow.
     """
     submitted = _submitted_settings()
     problems = [Problem(source, key, properties[key], reason) for key, reason in _conflicts(properties, submitted)]

@@ -135,9 +135,9 @@ class WorkerSettings(ListenerSettings, PulsarSettings, KafkaSettings, LogSetting
     spark: Annotated[PassThrough, Group("Worker")] = {}
     """Spark's settings, such as `spark.master`."""
     public_spark_api: Annotated[bool, Group("Worker", "LOW")] = False
-    """Whether batches go by PySpark's public API alone: without Helenus's classes in Spark's Java process, and PySpark's
-    internals. They [cost more](scaling.md#any-spark) then. Where these are missing, or PySpark is of another version,
-    the public API is used anyway."""
+    """Whether batches go by PySpark's public API alone, without Helenus's classes in Spark's Java process and without
+    PySpark's internals. They [cost more](scaling.md#any-spark) then. Where these are missing, or PySpark is of another
+    version, the public API is used anyway."""
 
     @field_validator("listeners")
     @classmethod
@@ -186,8 +186,8 @@ class WorkerSettings(ListenerSettings, PulsarSettings, KafkaSettings, LogSetting
 
     @classmethod
     def from_properties(cls, properties: Mapping[str, str], source: str, *more: Any, **named: Any) -> Self:
-        """Read settings as `Settings.from_properties`, with those of `spark-submit`. Of a file of Debezium's it takes what
-        is the worker's.
+        """Read settings as `Settings.from_properties`, with those of `spark-submit`. Of a file of Debezium's it takes
+        what is the worker's.
         """
         if is_submitted():
             properties = with_submitted(properties, source)

@@ -95,10 +95,8 @@ def start_session(worker: WorkerSettings, directory: Path, has_state: bool = Fal
     if reason is None:
         ask_once()
     settings = _spark_settings(worker, directory)
-    if is_submitted():
-        spark = _start_in_java(worker, settings)
-    else:
-        spark = _start_java(worker, settings, directory, has_state)
+    submitted = is_submitted()
+    spark = _start_in_java(worker, settings) if submitted else _start_java(worker, settings, directory, has_state)
     spark.sparkContext.setLogLevel("OFF")
     _silence_shutdown_errors(spark)
     warn_of_public_api(spark.sparkContext, reason)
