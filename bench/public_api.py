@@ -2,8 +2,8 @@
 
     python -m bench public_api [--batches 150] [--turns 3]
 
-A stream of a few rows whose batches run a job of two empty tasks, as a connector's do that have little to read: the
-time of a batch, and the CPU time of Python and Java for it. Each way in a process of its own, in turns, after as many
+A stream whose batches run a job of two empty tasks each, as those of a connector that has little to read: the time of a
+batch, which follows the one before at once, and the CPU time of Python and Java for it. Each way in a process of its own, in turns, after as many
 batches to warm up. No server is needed.
 """
 
@@ -76,8 +76,7 @@ def measure(public: str, batches: int) -> tuple[list[float], float]:
             if len(ended_at) == 2 * batches:
                 done.set()
 
-        # A row each ms: there is always a next batch.
-        rows = spark.readStream.format("rate").option("rowsPerSecond", 1000).load().limit(0)
+        rows = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", 1).load()  # always has a next batch
         writer = rows.writeStream.option("checkpointLocation", f"{folder}/checkpoint")
         query = start_query(spark.sparkContext, writer, process)
         while not done.wait(1):

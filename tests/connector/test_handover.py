@@ -1,4 +1,4 @@
-"""A query's batches of a real Spark: fetched by a thread of Python, and by PySpark's public API. No server is needed."""
+"""A query's batches of a real Spark: fetched by a thread of Python, and by PySpark's public API. No server needed."""
 
 from __future__ import annotations
 

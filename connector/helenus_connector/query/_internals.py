@@ -59,5 +59,5 @@ def warn_of_public_api(context: Any, reason: str | None) -> None:
     """Log, once for each session, if its batches go by the public API, and why."""
     reason = reason or missing_classes(context)
     if reason is not None:
-        effect = "batches cost some ms more CPU each, and Python listens on a port of its own for Java"
-        _log.info("spark.public_api", reason=reason, effect=effect)
+        effect = "batches cost more CPU, and any user of this machine can disturb them, by a port of PySpark's"
+        _log.warning("spark.public_api", reason=reason, effect=effect)

@@ -42,7 +42,7 @@ def start_query(context: Any, writer: Any, process: Callable[[MicroBatch], None]
     """
     classes = own_classes(context)
     if classes is None:
-        return writer.foreachBatch(lambda frame, number: process(MicroBatch(number, lambda: frame))).start()
+        return _start_publicly(writer, process)
     java = classes.BatchHandover(context._jsc.sc())
     writer._jwrite.foreachBatch(java)
     query = writer.start()
@@ -53,6 +53,17 @@ def start_query(context: Any, writer: Any, process: Callable[[MicroBatch], None]
         query.stop()  # or nobody serves it, and Spark refuses the next start, beside this one
         raise
     return query
+
+
+def _start_publicly(writer: Any, process: Callable[[MicroBatch], None]) -> Any:
+    one_at_a_time = threading.Lock()
+
+    def process_frame(frame: Any, number: int) -> None:
+        # Spark calls for one batch after the other. Whoever else reaches the port may call beside it.
+        with one_at_a_time:
+            process(MicroBatch(number, lambda: frame))
+
+    return writer.foreachBatch(process_frame).start()
 
 
 def _open_frame(context: Any, java: Any) -> Any:
