@@ -2,9 +2,9 @@
 
     python -m bench public_api [--batches 150] [--turns 3]
 
-A stream whose batches run a job of two empty tasks each, as those of a connector that has little to read: the time of a
-batch, which follows the one before at once, and the CPU time of Python and Java for it. Each way in a process of its own, in turns, after as many
-batches to warm up. No server is needed.
+A stream whose batches run a job of two empty tasks each, as those of a connector that has little to read: the time of
+a batch, which follows the one before at once, and the CPU time of Python and Java for it. Each way in a process of its
+own, in turns, after as many batches to warm up. No server is needed.
 """
 
 from __future__ import annotations

@@ -41,9 +41,14 @@ def own_classes(context: Any) -> Any | None:
     return context._jvm.helenus
 
 
+def has_internals(context: Any) -> bool:
+    """Return whether PySpark's internals may be used in a session."""
+    return context.getConf().get(SETTING) != "false"
+
+
 def missing_classes(context: Any) -> str | None:
     """Return why our classes of Java can't be used in a session, or None."""
-    if context.getConf().get(SETTING) == "false":
+    if not has_internals(context):
         return "PySpark's internals are not to be used"
     if missing := [name for name in _NEEDED if not hasattr(context, name)]:
         return f"PySpark has no {', '.join(missing)}"

@@ -23,7 +23,7 @@ import structlog
 from helenus_connector.config.run_directory import socket_directory
 from helenus_connector.config.spark_submit import is_submitted, settable
 from helenus_connector.config.worker import WorkerSettings, is_local_master
-from helenus_connector.query._internals import JAR, SETTING, missing_classes, obstacle, warn_of_public_api
+from helenus_connector.query._internals import JAR, SETTING, has_internals, obstacle, warn_of_public_api
 from helenus_connector.query._java_names import ask_once
 from helenus_connector.query._spark_security import security_settings
 from helenus_connector.query._spark_stderr import StderrLines
@@ -291,7 +291,7 @@ def _executor_counter(context: Any) -> Callable[[], int]:
     """Return a function that counts executors. PySpark's public API does not tell how many there are: by that, it is 1
     from when a task has run.
     """
-    if missing_classes(context) is None:
+    if has_internals(context):
         return lambda: int(context._jsc.sc().getExecutorMemoryStatus().size()) - 1  # the driver is one of them
     has_run = threading.Event()
 
