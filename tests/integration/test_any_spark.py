@@ -3,27 +3,23 @@
 from __future__ import annotations
 
 import signal
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import pyspark
 import pytest
 from integration.counting import Counting, check_order
-from integration.pipeline import Command, Pipeline
+from integration.pipeline import Pipeline
+from integration.submitted import ENVIRONMENT, submitted
 from patience import eventually
 
-import helenus_connector
 from helenus_stack.status import Status
 
 pytestmark = pytest.mark.integration
 
 KEYS = 20
 PLAIN, ROWS = "anyspark.plain", "anyspark.kept"
-SPARK_HOME = str(Path(pyspark.__file__).parent)
-SUBMITTED = Path(helenus_connector.__file__).parent / "spark_submit/helenus_worker.py"
 
 
 @pytest.fixture(scope="module")
@@ -75,15 +71,8 @@ def test_by_the_public_api_alone(pipeline: Pipeline, session: Any, directory: Pa
 
 def test_by_spark_submit(pipeline: Pipeline, session: Any, directory: Path) -> None:
     """It goes on where the worker's own command was, and ends with the command's Java process."""
-    worker = directory / "worker.properties"
-    java = ("spark.master=", "spark.driver.extraJavaOptions=", "public.spark.api=")
-    lines = worker.read_text().splitlines()
-    worker.write_text("\n".join(line for line in lines if not line.startswith(java)) + "\n")
-    (options,) = (line for line in lines if line.startswith(java[1]))
-    submit = ["spark-submit", "--master", "local[2,4]", "--conf", options, str(SUBMITTED)]
-    own = pipeline.connector
-    pipeline.connector = Command([*submit, *own.arguments[1:]], own.log, own.port)
-    pipeline.connector.start(SPARK_HOME=SPARK_HOME, PYSPARK_PYTHON=sys.executable).ready()
+    pipeline.connector = submitted(pipeline.connector)
+    pipeline.connector.start(**ENVIRONMENT).ready()
     write(session)
     converge(pipeline)
     assert pipeline.connector.process is not None
