@@ -10,7 +10,7 @@ from connector.spark_script import run_script
 pytestmark = pytest.mark.integration
 
 SCRIPT = """
-import json, sys, threading, time
+import json, socket, sys, threading, time
 from pathlib import Path
 from helenus_connector.config.worker import WorkerSettings
 from helenus_connector.query import handover
@@ -80,7 +80,14 @@ while any(thread.name == "batches" for thread in threading.enumerate()):
     time.sleep(0.05)
 say(left=both["left"][:3], right=both["right"][:3], gateway=context._gateway.__dict__.get("_callback_server") is None)
 
-if worker.public_spark_api:
+if worker.public_spark_api:  # this process is not Java's
+    with socket.create_connection(("127.0.0.1", context._gateway.get_callback_server().get_listening_port())) as other:
+        other.sendall(b"c\\nt\\ncall\\ne\\n")
+        try:
+            answer = other.recv(100)
+        except ConnectionError:
+            answer = b""
+    say(refused=answer == b"")
     spark.stop()
     sys.exit()
 
@@ -150,6 +157,8 @@ def test_queries_do_not_mix_up_batches_and_python_listens_for_no_call(reports: R
 
 
 def test_a_query_whose_batches_are_fetched_no_more_ends(reports: Reports, public_api: str) -> None:
-    """It says why, whether Python had a batch of it or not. By the public API Java calls, and fetches nothing."""
-    if public_api == "false":
+    """It says why, whether Python had a batch of it or not. By the public API Java calls, and only Java can."""
+    if public_api == "true":
+        assert reports[4] == {"refused": True}
+    else:
         assert (reports[4]["unheard"], reports[4]["unfetched"]) == (True, True), reports[4]["errors"]

@@ -88,4 +88,4 @@ def test_without_our_class_or_internals_jobs_go_by_the_public_api(tmp_path: Path
     assert _internals.own_classes(context) is None
     with structlog.testing.capture_logs() as logs:
         _internals.warn_of_public_api(context, None)
-    assert [entry["event"] for entry in logs] == ["spark.public_api"]
+    assert [entry["event"] for entry in logs] == ["spark.public_api", "spark.not_authenticated"], "no port to guard"

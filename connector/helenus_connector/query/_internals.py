@@ -13,6 +13,7 @@ from typing import Any
 import structlog
 
 from helenus_connector.config.worker import WorkerSettings
+from helenus_connector.query._callback_port import guard
 
 _log = structlog.get_logger(__name__)
 JAR = Path(__file__).with_name("helenus.jar")
@@ -43,7 +44,7 @@ def own_classes(context: Any) -> Any | None:
 
 def has_internals(context: Any) -> bool:
     """Return whether PySpark's internals may be used in a session."""
-    return context.getConf().get(SETTING) != "false"
+    return str(context.getConf().get(SETTING)) != "false"
 
 
 def missing_classes(context: Any) -> str | None:
@@ -63,6 +64,11 @@ def missing_classes(context: Any) -> str | None:
 def warn_of_public_api(context: Any, reason: str | None) -> None:
     """Log, once for each session, if its batches go by the public API, and why."""
     reason = reason or missing_classes(context)
-    if reason is not None:
-        effect = "batches cost more CPU, and any user of this machine can disturb them, by a port of PySpark's"
-        _log.warning("spark.public_api", reason=reason, effect=effect)
+    if reason is None:
+        return
+    _log.info("spark.public_api", reason=reason, effect="batches cost more CPU")
+    if not guard(context):
+        effect = "any user of this machine can call a port of PySpark's, and give a query batches"
+        _log.warning(
+            "spark.not_authenticated", reason=effect, advice="use a version of PySpark whose internals are known"
+        )

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+from helenus_connector.query._callback_port import guard
 from helenus_connector.query._internals import own_classes
 from helenus_schemas.service import descriptors
 
@@ -42,6 +43,7 @@ def start_query(context: Any, writer: Any, process: Callable[[MicroBatch], None]
     """
     classes = own_classes(context)
     if classes is None:
+        guard(context)
         return _start_publicly(writer, process)
     java = classes.BatchHandover(context._jsc.sc())
     writer._jwrite.foreachBatch(java)
@@ -59,7 +61,7 @@ def _start_publicly(writer: Any, process: Callable[[MicroBatch], None]) -> Any:
     one_at_a_time = threading.Lock()
 
     def process_frame(frame: Any, number: int) -> None:
-        # Spark calls for one batch after the other. Whoever else reaches the port may call beside it.
+        # Spark calls for one batch after the other. Where the port can't be guarded, others may call beside it.
         with one_at_a_time:
             process(MicroBatch(number, lambda: frame))
 
