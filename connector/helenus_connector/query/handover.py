@@ -2,7 +2,8 @@
 
 PySpark's `foreachBatch` has Java call Python. For that, Python listens on a port which takes calls from whoever may
 connect, and gives a query batches that Spark never planned. Here Python calls Java, as it does for everything else: by
-Java's port, which asks for the secret of this run.
+Java's port, which asks for the secret of this run. Where our class of Java is not to be had it is `foreachBatch` after
+all, with a guard at that port (`_callback_port`).
 """
 
 from __future__ import annotations
