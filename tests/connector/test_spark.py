@@ -149,14 +149,12 @@ def test_internals_are_used_of_known_versions_alone(monkeypatch: pytest.MonkeyPa
     """Else by the public API, and without names of Spark's own that other versions may not have."""
     worker = WorkerSettings.from_properties(LEAST, "worker")
     known = _spark_settings(worker, Path("/run/mine"))
-    assert (known["spark.helenus.internals"], known["spark.python.daemon.module"]) == (
-        "true",
-        "helenus_connector.daemon",
-    )
+    manager = "spark.sql.streaming.checkpointFileManagerClass"
+    assert (known["spark.helenus.internals"], manager in known) == ("true", True)
     for version in ("4.4.0", "5.0.0.dev1", "4.20.1"):
         monkeypatch.setattr(pyspark, "__version__", version)
         settings = _spark_settings(worker, Path("/run/mine"))
-        assert settings.pop("spark.helenus.internals") == "false"
+        assert (settings.pop("spark.helenus.internals"), manager in settings) == ("false", False)
         assert not [value for value in settings.values() if "helenus." in value or "org.apache.spark" in value]
         assert version in str(_internals.obstacle(worker))
 
@@ -210,6 +208,21 @@ def test_where_java_can_t_load_classes_from(monkeypatch: pytest.MonkeyPatch) -> 
     with pytest.raises(HelenusError, match="/opt/a:b") as error:
         _spark_settings(WorkerSettings.from_properties(LEAST, "worker"), Path("/run/mine"))
     assert error.value.kind is Kind.CONFIG
+
+
+def test_workers_are_forked_from_our_process_whatever_pyspark_has() -> None:
+    """Another version may have none of the functions that it replaces."""
+    script = """if True:
+        import runpy, sys
+        import pyspark.daemon, pyspark.util
+        del pyspark.daemon.manager, pyspark.util.handle_worker_exception
+        run_module = runpy.run_module
+        runpy.run_module = lambda name, **how: print(name) if name == "pyspark.daemon" else run_module(name, **how)
+        sys.argv = ["helenus_connector.daemon", "pyspark.worker"]
+        run_module("helenus_connector.daemon", run_name="__main__")
+    """
+    ended = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=120)
+    assert ended.stdout == "pyspark.daemon\n"
 
 
 @pytest.mark.integration  # no server, but seconds of Java

@@ -13,9 +13,14 @@ from integration.pipeline import Command
 
 import helenus_connector
 
-ENVIRONMENT = {"SPARK_HOME": str(Path(pyspark.__file__).parent), "PYSPARK_PYTHON": sys.executable}
-"""Variables that the command needs: where Spark is, and the driver's Python."""
-_FILE = Path(helenus_connector.__file__).parent / "spark_submit/helenus_worker.py"
+_HELENUS = Path(helenus_connector.__file__).parent
+_FILE = _HELENUS / "spark_submit/helenus_worker.py"
+ENVIRONMENT = {
+    "SPARK_HOME": str(Path(pyspark.__file__).parent),
+    "PYSPARK_PYTHON": sys.executable,
+    "PYTHONPATH": str(_HELENUS / "query/python_path"),
+}
+"""Variables of the command: where Spark is, the driver's Python, and an earlier connection of Spark's others."""
 _OF_JAVA = ("spark.master=", "spark.driver.extraJavaOptions=")
 
 

@@ -47,13 +47,13 @@ _DEFAULTS = {
     "spark.sql.streaming.minBatchesToRetain": "20",
     "spark.sql.streaming.numRecentProgressUpdates": "5",
     "spark.sql.adaptive.enabled": "false",
+    "spark.python.daemon.module": "helenus_connector.daemon",
 }
 _INTERNALS = {
     # Saves about 60 ms a batch against the default, on a local disk and on anything with atomic rename.
     "spark.sql.streaming.checkpointFileManagerClass": (
         "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
     ),
-    "spark.python.daemon.module": "helenus_connector.daemon",
 }
 """Names of Spark's own that other versions may not have."""
 # With executors elsewhere, they have to reach the driver: Spark takes the machine's name then.
