@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from helenus_connector.query import _internals, spark_session
+from helenus_connector.query import internals, spark_session
 from helenus_connector.snapshot import _jobs
 from helenus_connector.snapshot._scan import ScanResult
 
@@ -19,7 +19,7 @@ class Cluster:
     """A Spark whose executors, of two cores each, register one after the other: one more at each look, up to `most`."""
 
     def __init__(self, executor_limit: int, master: str = "spark://h:7077", has_internals: bool = True) -> None:
-        self.settings = {_internals.SETTING: str(has_internals).lower()}
+        self.settings = {internals.SETTING: str(has_internals).lower()}
         self.master, self.most, self.executors = master, executor_limit, 0
         self.looks = 0
         self.sparkContext = self

@@ -17,7 +17,7 @@ from java_classes import HELENUS, SOURCES, compiled, packed
 
 from helenus_connector.config import spark_submit
 from helenus_connector.config.worker import WorkerSettings
-from helenus_connector.query import _internals
+from helenus_connector.query import internals
 from helenus_connector.query import spark_session as module
 from helenus_connector.query.spark_session import _lean_jvm_options, _spark_settings
 from helenus_schemas.errors import HelenusError, Kind
@@ -156,7 +156,7 @@ def test_internals_are_used_of_known_versions_alone(monkeypatch: pytest.MonkeyPa
         settings = _spark_settings(worker, Path("/run/mine"))
         assert (settings.pop("spark.helenus.internals"), manager in settings) == ("false", False)
         assert not [value for value in settings.values() if "helenus." in value or "org.apache.spark" in value]
-        assert version in str(_internals.obstacle(worker))
+        assert version in str(internals.obstacle(worker))
 
 
 def test_what_spark_submit_was_given_counts_as_the_worker_s(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -24,7 +24,7 @@ from pyspark.serializers import CloudPickleSerializer, CPickleSerializer
 
 from helenus_connector.config.run_directory import replace
 from helenus_connector.query._batch_limits import TaskRanges
-from helenus_connector.query._internals import own_classes
+from helenus_connector.query.internals import own_classes
 from helenus_schemas.errors import HelenusError, Kind, error_in
 
 T = TypeVar("T")

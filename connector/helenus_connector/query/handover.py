@@ -18,7 +18,7 @@ from functools import partial
 from typing import Any
 
 from helenus_connector.query._callback_port import guard
-from helenus_connector.query._internals import own_classes
+from helenus_connector.query.internals import own_classes
 from helenus_schemas.service import descriptors
 
 _RETRY_S = 1.0

@@ -23,10 +23,10 @@ import structlog
 from helenus_connector.config.run_directory import socket_directory
 from helenus_connector.config.spark_submit import is_submitted, settable
 from helenus_connector.config.worker import WorkerSettings, is_local_master
-from helenus_connector.query._internals import JAR, SETTING, has_internals, obstacle, warn_of_public_api
 from helenus_connector.query._java_names import ask_once
 from helenus_connector.query._spark_security import security_settings
 from helenus_connector.query._spark_stderr import StderrLines
+from helenus_connector.query.internals import JAR, SETTING, has_internals, obstacle, warn_of_public_api
 from helenus_schemas.errors import HelenusError, Kind
 
 _log = structlog.get_logger(__name__)

@@ -8,12 +8,14 @@ so, PySpark's public API does the same.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import structlog
 
-from helenus_connector.config.worker import WorkerSettings
 from helenus_connector.query._callback_port import guard
+
+if TYPE_CHECKING:
+    from helenus_connector.config.worker import WorkerSettings
 
 _log = structlog.get_logger(__name__)
 JAR = Path(__file__).with_name("helenus.jar")
@@ -29,10 +31,16 @@ def obstacle(worker: WorkerSettings) -> str | None:
 
     if worker.public_spark_api:
         return "public.spark.api=true"
-    version = ".".join(pyspark.__version__.split(".")[:2])
-    if version not in _KNOWN_VERSIONS:
+    if not is_known_version():
         return f"PySpark is {pyspark.__version__}; internals are known of {', '.join(_KNOWN_VERSIONS)}"
     return None
+
+
+def is_known_version() -> bool:
+    """Return whether the internals of this process's PySpark are known."""
+    import pyspark
+
+    return ".".join(pyspark.__version__.split(".")[:2]) in _KNOWN_VERSIONS
 
 
 def own_classes(context: Any) -> Any | None:
