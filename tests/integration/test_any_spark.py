@@ -73,6 +73,7 @@ def test_by_spark_submit(pipeline: Pipeline, session: Any, directory: Path) -> N
     """It goes on where the worker's own command was, and ends with the command's Java process."""
     pipeline.connector = submitted(pipeline.connector)
     pipeline.connector.start(**ENVIRONMENT).ready()
+    assert "helenus.jar is not on the class path" in pipeline.connector.log.read_text(), "by the public API, too"
     write(session)
     converge(pipeline)
     assert pipeline.connector.process is not None
