@@ -60,7 +60,7 @@ def _tested() -> dict[str, str]:
         "cassandra-driver": f"{_driver('constraints.txt', '==')}; `make test-long`: "
         f"{_driver('pyproject.toml', '>=')}, the oldest that is allowed",
         "schema registry": f"Apicurio {_locked_version('registry')}, through Confluent's API",
-        "Spark": f"{newest} ({older} on Python 3.10), local and on a standalone cluster",
+        "Spark": f"{newest} ({older} on Python 3.10), local and on a standalone cluster, also by `spark-submit`",
     }
 
 

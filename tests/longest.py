@@ -34,7 +34,7 @@ integration/test_worker_group_pulsar integration/test_spark_cluster integration/
 integration/test_evidence integration/test_debezium_file integration/test_bad_input integration/test_cells
 integration/test_statements integration/test_schema_stores
 integration/test_groups integration/test_large integration/test_nodes_away integration/test_busy_machine
-integration/test_traces
+integration/test_traces integration/test_any_spark
 integration/test_oldest_driver integration/test_pulsar_brokers integration/test_opensearch
 
 docs/test_recipe_stores

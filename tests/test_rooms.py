@@ -76,7 +76,7 @@ def used() -> dict[str, set[str]]:
 
 # Each of their modules is one that commands, tests and Spark's Python start from.
 OTHERS = {*HOMES, "helenus_connector.testing"}
-OTHERS |= {"helenus_connector.query.python_path"}
+OTHERS |= {"helenus_connector.query.python_path", "helenus_connector.spark_submit"}
 
 
 @pytest.mark.parametrize("room", sorted(ROOMS - OTHERS))

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import gc
 import os
+import runpy
 import sys
 from collections.abc import Callable
 from contextlib import suppress
@@ -16,7 +17,15 @@ from functools import wraps
 
 import pyspark.util
 import structlog
-from pyspark.daemon import manager
+
+try:
+    from pyspark.daemon import manager
+except ImportError:  # another version's may have no such function: then as Spark would start it without us
+
+    def manager() -> None:
+        """Run PySpark's own process to fork from."""
+        runpy.run_module("pyspark.daemon", run_name="__main__", alter_sys=True)
+
 
 from helenus_schemas.errors import reason
 from helenus_schemas.service import logs
@@ -42,7 +51,8 @@ if __name__ == "__main__":
     # Spark starts one for each kind of worker. The others are forked once, and need little of ours.
     if sys.argv[1:] == ["pyspark.worker"]:
         logs.configure()  # until a task follows its worker's
-        pyspark.util.handle_worker_exception = logged(pyspark.util.handle_worker_exception)
+        if hasattr(pyspark.util, "handle_worker_exception"):
+            pyspark.util.handle_worker_exception = logged(pyspark.util.handle_worker_exception)
         with suppress(ImportError):  # what is missing on an executor's host is for the task to say
             # The rooms' public modules: their tasks come with them.
             import helenus_connector.query.events_query

@@ -6,7 +6,9 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from connector.test_spark import LEAST
@@ -16,12 +18,12 @@ from helenus_stack.java import spark_java_home
 from helenus_stack.progress import Silent
 
 
-def run_script(script: str, directory: Path) -> list[dict[str, Any]]:
-    """Return the JSON objects that a script prints, one a line. It gets the paths of a worker's file and of a directory
-    for the run.
+def run_script(script: str, directory: Path, more: Mapping[str, str] = MappingProxyType({})) -> list[dict[str, Any]]:
+    """Return the JSON objects that a script prints, one a line. It gets the paths of a worker's file, which has `more`
+    keys, and of a directory for the run.
     """
     (directory / "run").mkdir()
-    keys = {**LEAST, "spark.master": "local[2]", "spark.driver.extraJavaOptions": java_options()}
+    keys = {**LEAST, "spark.master": "local[2]", "spark.driver.extraJavaOptions": java_options(), **more}
     worker = directory / "worker.properties"
     worker.write_text("".join(f"{key}={value}\n" for key, value in keys.items()))
     command = [sys.executable, "-c", script, str(worker), str(directory / "run")]

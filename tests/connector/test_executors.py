@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from helenus_connector.query import spark_session
+from helenus_connector.query import internals, spark_session
 from helenus_connector.snapshot import _jobs
 from helenus_connector.snapshot._scan import ScanResult
 
@@ -18,7 +18,8 @@ from helenus_connector.snapshot._scan import ScanResult
 class Cluster:
     """A Spark whose executors, of two cores each, register one after the other: one more at each look, up to `most`."""
 
-    def __init__(self, executor_limit: int, master: str = "spark://h:7077") -> None:
+    def __init__(self, executor_limit: int, master: str = "spark://h:7077", has_internals: bool = True) -> None:
+        self.settings = {internals.SETTING: str(has_internals).lower()}
         self.master, self.most, self.executors = master, executor_limit, 0
         self.looks = 0
         self.sparkContext = self
@@ -29,6 +30,9 @@ class Cluster:
     @property
     def defaultParallelism(self) -> int:  # noqa: N802
         return max(2, 2 * self.executors)
+
+    def getConf(self) -> dict[str, str]:  # noqa: N802
+        return self.settings
 
     def sc(self) -> Any:
         self.looks += 1
@@ -43,6 +47,12 @@ class Cluster:
 
     def mapPartitions(self, run: Any) -> Any:  # noqa: N802
         return self
+
+    def count(self) -> int:
+        """A job waits for an executor."""
+        assert self.most or self.ended.wait(10)
+        self.executors = self.most
+        return 1
 
     def collect(self) -> list[ScanResult]:
         self.under_way.release()
@@ -69,6 +79,19 @@ def test_it_does_not_wait_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
         assert spark_session.settled_task_slots(Cluster(0), lambda: False) == 2
     assert (log_lines[-1]["event"], log_lines[-1]["log_level"]) == ("spark.executors", "warning")
     assert spark_session.settled_task_slots(Cluster(0), lambda: True) == 2, "the worker ends"
+
+
+def test_the_public_api_tells_by_a_task_that_executors_are_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    with capture_logs() as log_lines:
+        assert spark_session.settled_task_slots(Cluster(3, has_internals=False), lambda: False) == 6
+    assert log_lines[1]["log_level"] == "info"
+    monkeypatch.setattr(spark_session, "_EXECUTORS_S", 0.1)
+    without = Cluster(0, has_internals=False)
+    with capture_logs() as log_lines:
+        assert spark_session.settled_task_slots(without, lambda: False) == 2
+    assert log_lines[1]["log_level"] == "warning"
+    assert not without.looks
+    without.ended.set()
 
 
 @pytest.mark.parametrize("master", ["local[2,4]", "local", "local[*]"])

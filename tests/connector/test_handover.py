@@ -1,4 +1,4 @@
-"""A query's batches, which a thread of Python fetches from a real Spark. No server is needed."""
+"""A query's batches of a real Spark: fetched by a thread of Python, and by PySpark's public API. No server needed."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from connector.spark_script import run_script
 pytestmark = pytest.mark.integration
 
 SCRIPT = """
-import json, sys, threading, time
+import json, socket, sys, threading, time
 from pathlib import Path
 from helenus_connector.config.worker import WorkerSettings
 from helenus_connector.query import handover
@@ -80,6 +80,17 @@ while any(thread.name == "batches" for thread in threading.enumerate()):
     time.sleep(0.05)
 say(left=both["left"][:3], right=both["right"][:3], gateway=context._gateway.__dict__.get("_callback_server") is None)
 
+if worker.public_spark_api:  # this process is not Java's
+    with socket.create_connection(("127.0.0.1", context._gateway.get_callback_server().get_listening_port())) as other:
+        other.sendall(b"c\\nt\\ncall\\ne\\n")
+        try:
+            answer = other.recv(100)
+        except ConnectionError:
+            answer = b""
+    say(refused=answer == b"")
+    spark.stop()
+    sys.exit()
+
 # Java does not hear of the end of a batch.
 class Lost:
     def __init__(self, java):
@@ -115,27 +126,39 @@ spark.stop()
 """
 
 
+Reports = list[dict[str, Any]]
+
+
+@pytest.fixture(scope="module", params=["false", "true"], ids=["internals", "public"])
+def public_api(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
 @pytest.fixture(scope="module")
-def reports(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
-    return run_script(SCRIPT, tmp_path_factory.mktemp("handover"))
+def reports(public_api: str, tmp_path_factory: pytest.TempPathFactory) -> Reports:
+    return run_script(SCRIPT, tmp_path_factory.mktemp("handover"), {"public.spark.api": public_api})
 
 
-def test_batches_run_in_order_in_the_pool_and_job_group_of_their_query(reports: list[dict[str, Any]]) -> None:
+def test_batches_run_in_order_in_the_pool_and_job_group_of_their_query(reports: Reports) -> None:
     assert reports[0] == {"numbers": [0, 1, 2, 3, 4], "pools": ["mine"], "is_of_query": True, "rows": True}
 
 
-def test_what_a_batch_raises_ends_its_query(reports: list[dict[str, Any]]) -> None:
+def test_what_a_batch_raises_ends_its_query(reports: Reports) -> None:
     assert reports[1] == {"error": True}
 
 
-def test_a_query_that_stops_ends_its_job_and_waits_for_its_batch(reports: list[dict[str, Any]]) -> None:
+def test_a_query_that_stops_ends_its_job_and_waits_for_its_batch(reports: Reports) -> None:
     assert reports[2] == {"ended": True, "error": False}
 
 
-def test_queries_do_not_mix_up_batches_and_python_listens_for_no_call(reports: list[dict[str, Any]]) -> None:
-    assert reports[3] == {"left": [0, 1, 2], "right": [0, 1, 2], "gateway": True}
+def test_queries_do_not_mix_up_batches_and_python_listens_for_no_call(reports: Reports, public_api: str) -> None:
+    """By the public API it does, which is a reason for the other way."""
+    assert reports[3] == {"left": [0, 1, 2], "right": [0, 1, 2], "gateway": public_api == "false"}
 
 
-def test_a_query_whose_batches_are_fetched_no_more_ends(reports: list[dict[str, Any]]) -> None:
-    """It says why, whether Python had a batch of it or not."""
-    assert (reports[4]["unheard"], reports[4]["unfetched"]) == (True, True), reports[4]["errors"]
+def test_a_query_whose_batches_are_fetched_no_more_ends(reports: Reports, public_api: str) -> None:
+    """It says why, whether Python had a batch of it or not. By the public API Java calls, and only Java can."""
+    if public_api == "true":
+        assert reports[4] == {"refused": True}
+    else:
+        assert (reports[4]["unheard"], reports[4]["unfetched"]) == (True, True), reports[4]["errors"]

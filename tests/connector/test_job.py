@@ -8,9 +8,12 @@ from typing import Any, cast
 from unittest.mock import MagicMock
 
 import pytest
+import structlog
+from py4j.java_gateway import JavaPackage
 from pyspark.serializers import CPickleSerializer
 
 from helenus_connector.query import _spark_job as job
+from helenus_connector.query import internals
 from helenus_connector.query._batch_limits import TaskRanges, TopicRanges
 from helenus_schemas.errors import HelenusError, Kind
 
@@ -69,3 +72,20 @@ def test_with_encrypted_spark_files_jobs_go_through_spark_alone(tmp_path: Path) 
     job.offer(tmp_path / "parts", [TaskRanges([], 7)])
     assert job.run(job.SparkJobs(context), tmp_path / "parts", lambda _: sizes) == [7]
     assert not context._jvm.helenus.Job.return_value.run.called
+
+
+@pytest.mark.parametrize("reason", ["setting", "class", "member"])
+def test_without_our_class_or_internals_jobs_go_by_the_public_api(tmp_path: Path, reason: str) -> None:
+    context = MagicMock(_encryption_enabled=False)
+    context.getConf.return_value = {internals.SETTING: "false" if reason == "setting" else "true"}
+    if reason == "class":  # what Java has no class for
+        context._jvm.helenus.Job = JavaPackage("helenus.Job", None)
+    elif reason == "member":
+        del context._javaAccumulator
+    context.parallelize.return_value.mapPartitions.return_value.collect.return_value = [7]
+    job.offer(tmp_path / "parts", [TaskRanges([], 7)])
+    assert job.run(job.SparkJobs(context), tmp_path / "parts", lambda _: sizes) == [7]
+    assert internals.own_classes(context) is None
+    with structlog.testing.capture_logs() as logs:
+        internals.warn_of_public_api(context, None)
+    assert [entry["event"] for entry in logs] == ["spark.public_api", "spark.not_authenticated"], "no port to guard"

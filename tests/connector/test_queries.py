@@ -11,6 +11,7 @@ from typing import Any
 from unittest.mock import MagicMock
 
 import pytest
+from py4j.protocol import Py4JNetworkError
 from structlog.testing import capture_logs
 
 from helenus_connector.config.worker import WorkerSettings
@@ -123,10 +124,19 @@ def test_a_query_that_cannot_start_is_tried_again_unless_spark_is_gone(
         raise RuntimeError("An error occurred while calling o56.start.\n: java.io.IOException: No space left on device")
 
     monkeypatch.setattr(query, "_begin", begin)
-    java = SimpleNamespace(sc=lambda: SimpleNamespace(isStopped=lambda: not answers))
-    context = SimpleNamespace(setLocalProperty=lambda *_: None, _jsc=java)
+
+    class Context:
+        def setLocalProperty(self, *_: str) -> None:  # noqa: N802
+            """Nothing."""
+
+        @property
+        def defaultParallelism(self) -> int:  # noqa: N802
+            if not answers:
+                raise Py4JNetworkError("Answer from Java side is empty")
+            return 2
+
     with capture_logs():
-        query._run(SimpleNamespace(sparkContext=context))
+        query._run(SimpleNamespace(sparkContext=Context()))
     if answers:
         assert (query.failure, waits.taken) == (None, [1, 2, 4])
         assert "java.io.IOException: No space left on device" in str(query.trouble())

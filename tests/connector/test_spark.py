@@ -15,7 +15,9 @@ import structlog
 from bench import processes
 from java_classes import HELENUS, SOURCES, compiled, packed
 
+from helenus_connector.config import spark_submit
 from helenus_connector.config.worker import WorkerSettings
+from helenus_connector.query import internals
 from helenus_connector.query import spark_session as module
 from helenus_connector.query.spark_session import _lean_jvm_options, _spark_settings
 from helenus_schemas.errors import HelenusError, Kind
@@ -127,6 +129,7 @@ def test_spark_s_pages_without_a_login_are_warned_of() -> None:
         ({"spark.driver.extraClassPath": "/opt/mine.jar"}, "helenus.LocalFiles", f"{HELENUS}:/opt/mine.jar"),
         ({"spark.hadoop.fs.file.impl": "my.Files"}, "my.Files", str(HELENUS)),
         (STANDALONE, None, str(HELENUS)),
+        ({"public.spark.api": "true"}, None, None),
         ({"spark.master": "local-cluster[2,1,1024]"}, None, str(HELENUS)),
     ],
 )
@@ -136,11 +139,90 @@ def test_which_class_makes_files(properties: dict[str, str], made_by: str | None
     assert settings.get("spark.driver.extraClassPath") == path
 
 
+def with_submitted(monkeypatch: pytest.MonkeyPatch, submitted: dict[str, str]) -> None:
+    """As if Spark's Java process had started this one, with these settings."""
+    monkeypatch.setenv("PYSPARK_GATEWAY_PORT", "1")
+    monkeypatch.setattr(spark_submit, "_submitted_settings", lambda: submitted)
+
+
+def test_internals_are_used_of_known_versions_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else by the public API, and without names of Spark's own that other versions may not have."""
+    worker = WorkerSettings.from_properties(LEAST, "worker")
+    known = _spark_settings(worker, Path("/run/mine"))
+    manager = "spark.sql.streaming.checkpointFileManagerClass"
+    assert (known["spark.helenus.internals"], manager in known) == ("true", True)
+    for version in ("4.4.0", "5.0.0.dev1", "4.20.1"):
+        monkeypatch.setattr(pyspark, "__version__", version)
+        settings = _spark_settings(worker, Path("/run/mine"))
+        assert (settings.pop("spark.helenus.internals"), manager in settings) == ("false", False)
+        assert not [value for value in settings.values() if "helenus." in value or "org.apache.spark" in value]
+        assert version in str(internals.obstacle(worker))
+
+
+def test_what_spark_submit_was_given_counts_as_the_worker_s(monkeypatch: pytest.MonkeyPatch) -> None:
+    submitted = {
+        **STANDALONE,
+        "spark.ui.enabled": "true",
+        "spark.app.name": "mine",
+        "spark.driver.memory": "2g",
+        "spark.submit.deployMode": "client",
+    }
+    with_submitted(monkeypatch, submitted)
+    worker = WorkerSettings.from_properties({**LEAST, "spark.ui.enabled": "false"}, "worker")
+    assert (worker.is_local, worker.spark["app.name"]) == (False, "mine")
+    settings = spark_submit.settable(_spark_settings(worker, Path("/run/mine")))
+    assert settings["spark.ui.enabled"] == "false", "the worker's file takes precedence"
+    assert not settings.keys() & {"spark.master", "spark.driver.memory", "spark.driver.extraClassPath"}
+    assert "spark.hadoop.fs.file.impl" not in settings
+
+
+@pytest.mark.parametrize(
+    ("properties", "key"),
+    [
+        ({"spark.master": "local[2]"}, "spark.master=local.2.: leave it out"),
+        ({"spark.driver.memory": "4g"}, "spark.driver.memory=4g: give it to spark-submit"),
+        ({"group.id": "g", "fence.writers": "true"}, "group.id=g: leave it out with spark-submit"),
+    ],
+)
+def test_what_a_java_process_that_runs_does_not_take(
+    monkeypatch: pytest.MonkeyPatch, properties: dict[str, str], key: str
+) -> None:
+    with_submitted(monkeypatch, {"spark.master": "local[*]", "spark.submit.deployMode": "client"})
+    with pytest.raises(HelenusError, match=key) as error:
+        WorkerSettings.from_properties({**LEAST, **properties}, "worker")
+    assert error.value.kind is Kind.CONFIG
+
+
+def test_yarn_makes_its_secret_when_a_worker_is_submitted(monkeypatch: pytest.MonkeyPatch) -> None:
+    submitted = {"spark.master": "yarn", "spark.submit.deployMode": "cluster"}
+    for more, warned in (({}, True), ({"spark.authenticate": "true"}, False)):
+        with_submitted(monkeypatch, {**submitted, **more})
+        with structlog.testing.capture_logs() as logs:
+            settings = _spark_settings(WorkerSettings.from_properties(LEAST, "worker"), Path("/run/mine"))
+        assert settings.get("spark.authenticate") == more.get("spark.authenticate")
+        assert [entry["event"] for entry in logs] == ["spark.not_authenticated"] * warned
+
+
 def test_where_java_can_t_load_classes_from(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "_JAR", Path("/opt/a:b/helenus.jar"))
+    monkeypatch.setattr(module, "JAR", Path("/opt/a:b/helenus.jar"))
     with pytest.raises(HelenusError, match="/opt/a:b") as error:
         _spark_settings(WorkerSettings.from_properties(LEAST, "worker"), Path("/run/mine"))
     assert error.value.kind is Kind.CONFIG
+
+
+def test_workers_are_forked_from_our_process_whatever_pyspark_has() -> None:
+    """Another version may have none of the functions that it replaces."""
+    script = """if True:
+        import runpy, sys
+        import pyspark.daemon, pyspark.util
+        del pyspark.daemon.manager, pyspark.util.handle_worker_exception
+        run_module = runpy.run_module
+        runpy.run_module = lambda name, **how: print(name) if name == "pyspark.daemon" else run_module(name, **how)
+        sys.argv = ["helenus_connector.daemon", "pyspark.worker"]
+        run_module("helenus_connector.daemon", run_name="__main__")
+    """
+    ended = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=120)
+    assert ended.stdout == "pyspark.daemon\n"
 
 
 @pytest.mark.integration  # no server, but seconds of Java
@@ -287,14 +369,16 @@ spark.stop()
 
 
 @pytest.mark.integration
-def test_a_job_is_one_call_of_java(tmp_path: Path) -> None:
-    """But for a function too large for one, which takes PySpark's own way."""
-    ended = start(tmp_path, JOBS)
+@pytest.mark.parametrize("public", ["false", "true"])
+def test_a_job_is_one_call_of_java(tmp_path: Path, public: str) -> None:
+    """But for a function too large for one, which takes PySpark's own way, as do all by the public API."""
+    ended = start(tmp_path, JOBS, public_spark_api=public)
     assert ended.returncode == 0, ended.stderr
     small, large_result, large, failed, offered = ended.stdout.splitlines()
-    assert small == large_result == "[3, 3, 3, 1] True 1"
-    assert large.startswith("[3, 3, 3, 1] True ")
-    assert int(large.split()[-1]) > 20
+    for line, is_one_call in ((small, public == "false"), (large_result, public == "false"), (large, False)):
+        assert line.startswith("[3, 3, 3, 1] True ")
+        calls = int(line.split()[-1])
+        assert calls == 1 if is_one_call else calls > 20
     assert failed.startswith("CASSANDRA_READ no host is there (ks.t)")
     assert offered == "False"
 

@@ -7,6 +7,7 @@ import pickle
 from types import SimpleNamespace
 from typing import Any
 
+import pyspark
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -106,3 +107,8 @@ def test_an_error_of_the_store_ends_the_batch() -> None:
 
 def test_without_these_members_the_plain_calls_are_used() -> None:
     assert SparkStore(SimpleNamespace())._client is None
+
+
+def test_of_an_unknown_version_the_plain_calls_are_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pyspark, "__version__", "4.4.0")
+    assert store_of(Server())._client is None

@@ -79,6 +79,7 @@ class Command:
     log: Path
     port: int
     process: subprocess.Popen[bytes] | None = None
+    folder: Path | None = None
 
     def start(self, **environment: str) -> Command:
         with self.log.open("ab") as log:
@@ -87,6 +88,7 @@ class Command:
                 stdout=log,
                 stderr=log,
                 stdin=subprocess.DEVNULL,
+                cwd=self.folder,
                 env={
                     **os.environ,
                     "JAVA_HOME": str(spark_java_home(Silent())),

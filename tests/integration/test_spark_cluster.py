@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,6 +16,7 @@ import pytest
 from bench import processes
 from integration.counting import Counting, check_order
 from integration.pipeline import Pipeline
+from integration.submitted import ENVIRONMENT, pack_environment, submitted
 from patience import eventually
 from spark_start import java_options
 
@@ -136,3 +138,27 @@ def test_the_driver_killed_and_started_again(pipeline: Pipeline, session: Any) -
         time.sleep(1)
     pipeline.converges(TABLE)
     in_order(pipeline)
+
+
+@pytest.mark.long
+def test_spark_submit_with_the_packages_in_an_archive(
+    pipeline: Pipeline, spark: SparkCluster, session: Any, directory: Path
+) -> None:
+    """The driver's Python processes that plan are started by the same path as those of the executors."""
+    assert pipeline.connector.stop() == 0
+    pipeline.connector = submitted(pipeline.connector)
+    pipeline.connector.folder = folder = directory / "submits"
+    folder.mkdir()
+    archive = pack_environment(folder)
+    (folder / "environment").symlink_to(sys.prefix)
+    with (directory / "worker.properties").open("a") as file:
+        file.write(f"spark.archives={archive}#environment\nspark.pyspark.python=./environment/bin/python\n")
+    pipeline.connector.start(**ENVIRONMENT).ready()
+    with Counting(session, TABLE, KEYS):
+        eventually(lambda: len(spark.executors()) == 2, "two executors")
+        time.sleep(3)
+    pipeline.converges(TABLE)
+    in_order(pipeline)
+    for pid in spark.executors():
+        seen = [processes.contents(path, "cmdline") for path in processes.family(pid)]
+        assert any(command.startswith(b"./environment/bin/python") for command in seen)

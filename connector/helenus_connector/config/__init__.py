@@ -2,6 +2,6 @@
 
 Others use `files` (a worker's file and its connectors' files, loaded at once), `worker` (`WorkerSettings`), `connector`
 (`ConnectorSettings`) and its part `state`, `column_masks` and `row_condition` (what must not leave), `column_names`
-(checks columns' names against tables), `model` (properties to settings, from wherever they come), `run_directory`
-and `replication` (`ReplicationSettings`).
+(checks columns' names against tables), `model` (properties to settings, from wherever they come), `run_directory`,
+`replication` (`ReplicationSettings`) and `spark_submit` (the settings of a worker that it started).
 """

@@ -15,6 +15,7 @@ from typing_extensions import Self
 from helenus_connector.config._patterns import check_regex
 from helenus_connector.config.connector import ConnectorSettings, PulsarConnectorSettings
 from helenus_connector.config.model import Model
+from helenus_connector.config.spark_submit import is_submitted, with_submitted
 from helenus_schemas.settings import debezium, masking
 from helenus_schemas.settings.fields import (
     CommaList,
@@ -136,6 +137,10 @@ class WorkerSettings(ListenerSettings, PulsarSettings, KafkaSettings, LogSetting
     """Whether `/metrics` also uses the names of Kafka Connect, Debezium and DataStax's connector."""
     spark: Annotated[PassThrough, Group("Worker")] = {}
     """Spark's settings, such as `spark.master`."""
+    public_spark_api: Annotated[bool, Group("Worker", "LOW")] = False
+    """Whether batches go by PySpark's public API alone, without Helenus's classes in Spark's Java process and without
+    PySpark's internals. They [cost more](scaling.md#any-spark) then. Where these are missing, or PySpark is of another
+    version, the public API is used anyway."""
 
     @field_validator("listeners")
     @classmethod
@@ -184,7 +189,11 @@ class WorkerSettings(ListenerSettings, PulsarSettings, KafkaSettings, LogSetting
 
     @classmethod
     def from_properties(cls, properties: Mapping[str, str], source: str, *more: Any, **named: Any) -> Self:
-        """Read settings as `Settings.from_properties`. Of a file of Debezium's it takes what is the worker's."""
+        """Read settings as `Settings.from_properties`, with those of `spark-submit`. Of a file of Debezium's it takes
+        what is the worker's.
+        """
+        if is_submitted():
+            properties = with_submitted(properties, source)
         if not debezium.is_theirs(properties):
             return super().from_properties(properties, source, *more, **named)
         make = super().from_properties

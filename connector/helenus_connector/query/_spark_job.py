@@ -24,6 +24,7 @@ from pyspark.serializers import CloudPickleSerializer, CPickleSerializer
 
 from helenus_connector.config.run_directory import replace
 from helenus_connector.query._batch_limits import TaskRanges
+from helenus_connector.query.internals import own_classes
 from helenus_schemas.errors import HelenusError, Kind, error_in
 
 T = TypeVar("T")
@@ -46,23 +47,29 @@ class SparkJobs:
 
     def __init__(self, context: Any) -> None:
         self._context = context
-        python = context.environment, context._python_includes, context.pythonExec, context.pythonVer
-        self._java = context._jvm.helenus.Job(context._jsc, *python, context._javaAccumulator)
+        self._java: Any = None
+        classes = own_classes(context)
+        if classes is not None:
+            python = context.environment, context._python_includes, context.pythonExec, context.pythonVer
+            self._java = classes.Job(context._jsc, *python, context._javaAccumulator)
 
     def collect(self, file: Path, parts: Sequence[TaskRanges], function: Function[T]) -> list[T]:
         """Return what a function yields for each of the parts: each is a task, and a row of the file. Works as
-        `mapPartitions(function).collect()`, and raises the same. The results come by a file in `spark.local.dir`: on a
-        full disk this fails after the tasks did their work.
+        `mapPartitions(function).collect()`, and raises the same. By `Job.java` the results come by a file in
+        `spark.local.dir`: on a full disk this fails after the tasks did their work.
         """
+        # Where Spark's files are encrypted (`spark.io.encryption.enabled`), that of our results would not be.
+        if self._java is None or self._context._encryption_enabled:
+            return self._collect_publicly(parts, function)
         command = CloudPickleSerializer().dumps((partial(_run_partition, function), None, _PICKLED, _PICKLED))
-        # A larger function goes as a broadcast. And where Spark's files are encrypted (`spark.io.encryption.enabled`),
-        # that of our results would not be. PySpark's own way does both.
-        if len(command) > _LARGE or self._context._encryption_enabled:
-            rows = self._context.parallelize(parts, len(parts))
-            return list(rows.mapPartitions(function).collect())
+        if len(command) > _LARGE:  # PySpark makes a broadcast of it
+            return self._collect_publicly(parts, function)
         with tempfile.NamedTemporaryFile(dir=self._context._temp_dir) as results:
             self._java.run(str(file), len(parts), bytearray(command), results.name)
             return list(_PICKLED.load_stream(results))
+
+    def _collect_publicly(self, parts: Sequence[TaskRanges], function: Function[T]) -> list[T]:
+        return list(self._context.parallelize(parts, len(parts)).mapPartitions(function).collect())
 
 
 def _run_partition(function: Function[T], _: int, parts: Iterator[TaskRanges]) -> Iterator[T]:

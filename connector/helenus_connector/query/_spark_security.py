@@ -18,7 +18,8 @@ def security_settings(master: str, configured: Mapping[str, str]) -> dict[str, s
     """Return Spark's security settings, except those that the operator's `configured` settings have.
 
     With `local`, `yarn` and `k8s://`, Spark makes a secret for each run, and keeps it in memory; a standalone cluster
-    has one of its own, which the operator's settings name.
+    has one of its own, which the operator's settings name. With YARN in `cluster` mode the secret is made when the
+    worker is submitted, so that `spark-submit` alone can ask for one.
     """
     settings = {
         _AUTHENTICATE: "true",
@@ -27,6 +28,8 @@ def security_settings(master: str, configured: Mapping[str, str]) -> dict[str, s
         # Whoever may see Spark's own pages need not be one who may end jobs.
         "spark.ui.killEnabled": "false",
     }
+    if master == "yarn" and configured.get("spark.submit.deployMode") == "cluster":
+        del settings[_AUTHENTICATE]
     if master.startswith("local-cluster["):  # master, workers and driver are one process, which reads these settings
         settings[_SECRET] = secrets.token_hex(_SECRET_BYTES)
     _warn(master, {**settings, **configured})
@@ -35,7 +38,7 @@ def security_settings(master: str, configured: Mapping[str, str]) -> dict[str, s
 
 def _warn(master: str, settings: Mapping[str, str]) -> None:
     """Say which of Spark's ports are open to others, as the operator asked for."""
-    if settings[_AUTHENTICATE].strip().lower() != "true":
+    if settings.get(_AUTHENTICATE, "false").strip().lower() != "true":
         reason = "whoever reaches the ports of Spark's driver and executors reads passwords and runs code as their user"
         advice = f"set {_AUTHENTICATE}=true and {_SECRET}, as they are on the cluster"
         _log.warning("spark.not_authenticated", master=_bare(master), reason=reason, advice=advice)

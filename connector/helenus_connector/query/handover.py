@@ -2,7 +2,8 @@
 
 PySpark's `foreachBatch` has Java call Python. For that, Python listens on a port which takes calls from whoever may
 connect, and gives a query batches that Spark never planned. Here Python calls Java, as it does for everything else: by
-Java's port, which asks for the secret of this run.
+Java's port, which asks for the secret of this run. Where our class of Java is not to be had it is `foreachBatch` after
+all, with a guard at that port (`_callback_port`).
 """
 
 from __future__ import annotations
@@ -13,8 +14,11 @@ import traceback
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
+from helenus_connector.query._callback_port import guard
+from helenus_connector.query.internals import own_classes
 from helenus_schemas.service import descriptors
 
 _RETRY_S = 1.0
@@ -26,24 +30,23 @@ class MicroBatch:
     """A micro-batch: its number, and its rows for who needs them."""
 
     number: int
-    _context: Any
-    _java: Any
+    _open_frame: Callable[[], Any]
 
     @property
     def frame(self) -> Any:
         """Return the rows, as a DataFrame of the query's session."""
-        from pyspark.sql.dataframe import DataFrame
-        from pyspark.sql.session import SparkSession
-
-        rows = self._java.frame()
-        return DataFrame(rows, SparkSession(self._context, rows.sparkSession()))
+        return self._open_frame()
 
 
 def start_query(context: Any, writer: Any, process: Callable[[MicroBatch], None]) -> Any:
     """Start the query of a DataStreamWriter and return it. `process` is called for each of its batches, in a thread of
     its own, in the pool and the job group of the query. What it raises ends the query.
     """
-    java = context._jvm.helenus.BatchHandover(context._jsc.sc())
+    classes = own_classes(context)
+    if classes is None:
+        guard(context)
+        return _start_publicly(writer, process)
+    java = classes.BatchHandover(context._jsc.sc())
     writer._jwrite.foreachBatch(java)
     query = writer.start()
     try:
@@ -53,6 +56,25 @@ def start_query(context: Any, writer: Any, process: Callable[[MicroBatch], None]
         query.stop()  # or nobody serves it, and Spark refuses the next start, beside this one
         raise
     return query
+
+
+def _start_publicly(writer: Any, process: Callable[[MicroBatch], None]) -> Any:
+    one_at_a_time = threading.Lock()
+
+    def process_frame(frame: Any, number: int) -> None:
+        # Spark calls for one batch after the other. Where the port can't be guarded, others may call beside it.
+        with one_at_a_time:
+            process(MicroBatch(number, lambda: frame))
+
+    return writer.foreachBatch(process_frame).start()
+
+
+def _open_frame(context: Any, java: Any) -> Any:
+    from pyspark.sql.dataframe import DataFrame
+    from pyspark.sql.session import SparkSession
+
+    rows = java.frame()
+    return DataFrame(rows, SparkSession(context, rows.sparkSession()))
 
 
 def _serve(context: Any, java: Any, query: Any, process: Callable[[MicroBatch], None]) -> None:
@@ -70,7 +92,7 @@ def _serve(context: Any, java: Any, query: Any, process: Callable[[MicroBatch], 
         if number < 0:
             return
         try:
-            process(MicroBatch(number, context, java))
+            process(MicroBatch(number, partial(_open_frame, context, java)))
             error = None
         except BaseException:
             error = traceback.format_exc()

@@ -21,10 +21,12 @@ import javaproperties
 import structlog
 
 from helenus_connector.config.run_directory import socket_directory
+from helenus_connector.config.spark_submit import is_submitted, settable
 from helenus_connector.config.worker import WorkerSettings, is_local_master
 from helenus_connector.query._java_names import ask_once
 from helenus_connector.query._spark_security import security_settings
 from helenus_connector.query._spark_stderr import StderrLines
+from helenus_connector.query.internals import JAR, SETTING, has_internals, obstacle, warn_of_public_api
 from helenus_schemas.errors import HelenusError, Kind
 
 _log = structlog.get_logger(__name__)
@@ -43,14 +45,17 @@ _DEFAULTS = {
     "spark.scheduler.mode": "FAIR",
     "spark.sql.shuffle.partitions": "1",
     "spark.sql.streaming.minBatchesToRetain": "20",
-    # Saves about 60 ms a batch against the default, on a local disk and on anything with atomic rename.
-    "spark.sql.streaming.checkpointFileManagerClass": (
-        "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
-    ),
     "spark.sql.streaming.numRecentProgressUpdates": "5",
     "spark.sql.adaptive.enabled": "false",
     "spark.python.daemon.module": "helenus_connector.daemon",
 }
+_INTERNALS = {
+    # Saves about 60 ms a batch against the default, on a local disk and on anything with atomic rename.
+    "spark.sql.streaming.checkpointFileManagerClass": (
+        "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
+    ),
+}
+"""Names of Spark's own that other versions may not have."""
 # With executors elsewhere, they have to reach the driver: Spark takes the machine's name then.
 _LOCAL_ADDRESSES = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
 _JAVA_OPTIONS = "spark.driver.extraJavaOptions"
@@ -61,7 +66,6 @@ garbage. Some 55 MB are in use.
 _JAVA_OPTION_VARIABLES = ("JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS", "_JAVA_OPTIONS", "SPARK_SUBMIT_OPTS")
 """Variables that a JVM, or Spark's, takes options from."""
 _FILES, _CLASS_PATH = "spark.hadoop.fs.file.impl", "spark.driver.extraClassPath"
-_JAR = Path(__file__).with_name("helenus.jar")
 _PYTHON_PATH = Path(__file__).with_name("python_path")
 """With a `sitecustomize`, which says what for."""
 _SOCKETS = "spark.python.unix.domain.socket."
@@ -81,18 +85,45 @@ logger.executor.level = off
 
 
 def start_session(worker: WorkerSettings, directory: Path, has_state: bool = False) -> Any:
-    """Start Spark with the worker's `spark.*` over our defaults, for queries of which some may have state. Raises
-    HelenusError if there is no Java 17, or Spark does not start.
+    """Start Spark with the worker's `spark.*` over our defaults, for queries of which some may have state: by its own
+    Java process, or in the one that `spark-submit` has started. Raises HelenusError if there is no Java 17, or Spark
+    does not start.
     """
+    reason = obstacle(worker)
+    # Its traces are of batches that failed or were interrupted: the worker logs the former, the latter are intended.
+    logging.getLogger("py4j").setLevel(logging.CRITICAL)
+    if reason is None:
+        ask_once()
+    settings = _spark_settings(worker, directory)
+    submitted = is_submitted()
+    spark = _start_in_java(worker, settings) if submitted else _start_java(worker, settings, directory, has_state)
+    spark.sparkContext.setLogLevel("OFF")
+    _silence_shutdown_errors(spark)
+    warn_of_public_api(spark.sparkContext, reason)
+    return spark
+
+
+def _start_in_java(worker: WorkerSettings, settings: Mapping[str, str]) -> Any:
+    """Start Spark in the Java process that `spark-submit` has started."""
+    from pyspark.sql import SparkSession
+
+    python = worker.spark.get("pyspark.python") or os.environ.get("PYSPARK_PYTHON") or sys.executable
+    os.environ["PYSPARK_PYTHON"] = python
+    builder = SparkSession.builder.appName(worker.spark.get("app.name", "helenus"))
+    for key, value in settable(settings).items():
+        builder = builder.config(key, value)  # a call of Java, no command line
+    with _start_errors(settings, list):
+        return builder.getOrCreate()
+
+
+def _start_java(worker: WorkerSettings, settings: dict[str, str], directory: Path, has_state: bool) -> Any:
+    """Start Spark in a Java process of this worker's own."""
     check_java()
     # Otherwise the workers take whatever `python3` is first in PATH.
     os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
     os.environ["PYSPARK_PYTHON"] = worker.spark.get("pyspark.python", sys.executable)
-    # Its traces are of batches that failed or were interrupted: the worker logs the former, the latter are intended.
-    logging.getLogger("py4j").setLevel(logging.CRITICAL)
     log4j = directory / "log4j2.properties"
     log4j.write_text(_LOGGING)
-    settings = _spark_settings(worker, directory)
     # When a query is stopped within foreachBatch, Spark matches the long Python error with a regular expression that
     # needs more than the default stack.
     java_options = ["-Xss8m", f"-Dlog4j.configurationFile={log4j}", *_lean_jvm_options(worker.spark, has_state)]
@@ -107,16 +138,12 @@ def start_session(worker: WorkerSettings, directory: Path, has_state: bool = Fal
     ) as out:
         javaproperties.dump(settings, out, timestamp=None)
     os.environ["PYSPARK_SUBMIT_ARGS"] = f"--properties-file {shlex.quote(str(file))} pyspark-shell"
-    ask_once()
     with (
-        _python_path(),
+        _python_path(settings[SETTING] == "true"),
         _piped_stderr(worker.log_format == "json") as read_stderr,
         _start_errors(settings, read_stderr),
     ):
-        spark = SparkSession.builder.appName("helenus").getOrCreate()  # its config() would go onto the command line
-    spark.sparkContext.setLogLevel("OFF")
-    _silence_shutdown_errors(spark)
-    return spark
+        return SparkSession.builder.appName("helenus").getOrCreate()  # its config() would go onto the command line
 
 
 def load_modules(spark: Any) -> None:
@@ -133,8 +160,13 @@ def load_modules(spark: Any) -> None:
 
 
 @contextmanager
-def _python_path() -> Iterator[None]:
-    """Have Java processes that start meanwhile put our `sitecustomize` before others for their Python processes."""
+def _python_path(has_internals: bool) -> Iterator[None]:
+    """Have Java processes that start meanwhile put our `sitecustomize`, which knows PySpark's internals, before others
+    for their Python processes.
+    """
+    if not has_internals:
+        yield
+        return
     before = os.environ.get("PYTHONPATH")
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(_PYTHON_PATH), before]))
     try:
@@ -217,7 +249,7 @@ def _piped_stderr(as_json: bool) -> Iterator[Callable[[], list[str]]]:
 def is_spark_alive(spark: Any) -> bool:
     """Return whether Spark's Java process is running."""
     try:
-        return not spark.sparkContext._jsc.sc().isStopped()
+        return bool(spark.sparkContext.defaultParallelism)  # which a context that is stopped refuses
     except Exception:  # Py4J's, of some kinds
         return False
 
@@ -236,12 +268,13 @@ def settled_task_slots(spark: Any, is_over: Callable[[], bool]) -> int:
     if is_local_master(context.master):
         return task_slots(spark)
     begun = since = time.monotonic()
-    executors = -1
+    executors, slots = -1, 0
     _log.info("spark.waiting", reason="executors register", at_most_s=_EXECUTORS_S)
+    count_executors = _executor_counter(context)
     while not is_over() and time.monotonic() < begun + _EXECUTORS_S:
-        executors_now = context._jsc.sc().getExecutorMemoryStatus().size() - 1  # the driver is one of them
-        if executors_now != executors:
-            executors, since = executors_now, time.monotonic()
+        executors_now, slots_now = count_executors(), task_slots(spark)
+        if (executors_now, slots_now) != (executors, slots):
+            executors, slots, since = executors_now, slots_now, time.monotonic()
         elif executors > 0 and time.monotonic() > since + _STEADY_S:
             break
         time.sleep(_POLL_S)
@@ -252,6 +285,23 @@ def settled_task_slots(spark: Any, is_over: Callable[[], bool]) -> int:
     else:
         _log.warning("spark.executors", **fields)
     return slots
+
+
+def _executor_counter(context: Any) -> Callable[[], int]:
+    """Return a function that counts executors. PySpark's public API does not tell how many there are: by that, it is 1
+    from when a task has run.
+    """
+    if has_internals(context):
+        return lambda: int(context._jsc.sc().getExecutorMemoryStatus().size()) - 1  # the driver is one of them
+    has_run = threading.Event()
+
+    def run_task() -> None:
+        with suppress(Exception):  # the worker may end meanwhile
+            context.parallelize([0], 1).count()
+            has_run.set()
+
+    threading.Thread(target=run_task, name="executors", daemon=True).start()
+    return lambda: int(has_run.is_set())
 
 
 def _silence_shutdown_errors(spark: Any) -> None:
@@ -266,16 +316,21 @@ def _spark_settings(worker: WorkerSettings, directory: Path) -> dict[str, str]:
     master = configured.get("spark.master", _DEFAULTS["spark.master"])
     local = is_local_master(master)
     defaults = security_settings(master, configured) | (_LOCAL_ADDRESSES if local else {})
-    if local:
-        # Hadoop's own starts a process for each file that it makes: a fifth of the time of a batch of a few events.
-        defaults[_FILES] = "helenus.LocalFiles"
-    else:
+    has_internals = obstacle(worker) is None
+    defaults[SETTING] = str(has_internals).lower()
+    if has_internals:
+        defaults |= _INTERNALS
+    if has_internals and not is_submitted():  # or Java's class path is the operator's
+        if local:
+            # Hadoop's own starts a process for each file that it makes: a fifth of the time of a batch of a few events.
+            defaults[_FILES] = "helenus.LocalFiles"
+        if os.pathsep in str(JAR):
+            problem = f"Java can't load classes from a directory with '{os.pathsep}' in its name"
+            raise HelenusError(Kind.CONFIG, problem, str(JAR.parent), "install Helenus elsewhere")
+        configured[_CLASS_PATH] = os.pathsep.join(filter(None, [str(JAR), configured.get(_CLASS_PATH)]))
+    if not local:
         # A stage that Spark repeats may run beside tasks of its first attempt, which only the query's next run fences.
         defaults["spark.stage.maxConsecutiveAttempts"] = "1"
-    if os.pathsep in str(_JAR):
-        problem = f"Java can't load classes from a directory with '{os.pathsep}' in its name"
-        raise HelenusError(Kind.CONFIG, problem, str(_JAR.parent), "install Helenus elsewhere")
-    configured[_CLASS_PATH] = os.pathsep.join(filter(None, [str(_JAR), configured.get(_CLASS_PATH)]))
     # By TCP a task waits 40 ms for the kernel, which delays an ACK, and the port of an operator's state takes whoever
     # comes first. Executors on other hosts have no directory of ours; a socket is its owner's alone there too.
     defaults |= {

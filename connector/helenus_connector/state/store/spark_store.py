@@ -2,7 +2,7 @@
 
 Spark's Python client requests one key at a time and waits for each answer. The server answers in order, so this writes
 many requests and then reads as many answers: measured 2.5 to 4 times as fast. That needs private members of Spark's
-client. Where they are not as in Spark 4.1 to 4.3, the public calls are used.
+client. Where these are not known, or not as in Spark 4.1 to 4.3, the public calls are used.
 """
 
 from __future__ import annotations
@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pickle import loads
 from typing import Any
+
+from helenus_connector.query.internals import is_known_version
 
 STATE = "rows"
 """The map state's name. Its columns `key` and `value` are bytes."""
@@ -238,7 +240,9 @@ def _read_varint(data: bytes, offset: int) -> tuple[int, int]:
 
 
 def _pipelined_client(state: Any) -> _PipelinedClient | None:
-    """Return a pipelined client; None where Spark's private members are not as expected."""
+    """Return a pipelined client; None where Spark's private members are not known, or not as expected."""
+    if not is_known_version():
+        return None
     try:
         return _PipelinedClient(state)
     except (AttributeError, ImportError, KeyError):

@@ -1,0 +1,1 @@
+"""What does `spark-submit` start? Not imported: the file is given to that command, and may lie anywhere."""
