@@ -24,6 +24,7 @@ from helenus_connector.state.rows import _merge, _row_update
 from helenus_connector.state.rows._former_row_bytes import load_former_row
 from helenus_connector.state.rows._merge import TopicPartitionMerger
 from helenus_connector.state.rows._row_bytes import load_row
+from helenus_connector.state.rows._topic_partition_history import TopicPartitionHistory
 from helenus_schemas.codec.key import KeyCodec
 from helenus_schemas.cql.table import Table
 from helenus_schemas.event.cells import Cell as KeptCell
@@ -154,7 +155,8 @@ def stored(store: DictStore) -> dict[bytes, Any]:
     rows = {key: load_row(value) for key, value in store.values.items() if key[:1] in (b"r", b"s")}
     for row in rows.values():
         row.scheduled_at = 0
-    return {**rows, **{key: value for key, value in store.values.items() if key[:1] in (b"g", b"m")}}
+    history = TopicPartitionHistory.loads(store.values[b"m"])
+    return {**rows, **{key: value for key, value in store.values.items() if key[:1] == b"g"}, b"m": history}
 
 
 @given(st.integers(0, 1 << 32), st.sampled_from(TABLES), st.booleans())

@@ -265,8 +265,8 @@ class TopicPartitionMerger:
 
     def _prefetch_partitions(self, reports: Sequence[ReplicaReport | GapEvent | PoisonEvent]) -> None:
         """Read the partitions of these events at once, but for copies, which most events are."""
-        keys = [r.key for r in reports if type(r) is ReplicaReport and r.key and not self._is_copy(r)]
         if self._row_store.has_partitions:
+            keys = [r.key for r in reports if type(r) is ReplicaReport and r.key and not self._is_copy(r)]
             self._row_store.fetch_partitions(key for key in keys if self._is_valid_key(key))
 
     def _is_copy(self, report: ReplicaReport) -> bool:

@@ -51,9 +51,7 @@ class OrdinaryMerger:
         row_store = self._row_store
         history = row_store.history
         self._is_on = not self._has_statics and not history.truncations
-        self._updater.begin(
-            row_store.now, row_store.purge_clock, history.horizon, history.disturbances, trusts_absence
-        )
+        self._updater.begin(row_store.now, row_store.purge_clock, history.horizon, history.disturbances, trusts_absence)
 
     def merge(self, report: ReplicaReport) -> tuple[RowChange | None] | None:
         """Merge an event that is no copy. Return its change, None if the row shows nothing of it; nothing of this if
@@ -68,7 +66,7 @@ class OrdinaryMerger:
             return None
         try:
             size, offset = read_long(cells, _IDS_END)
-            if cells[0] != 2 or size < 0 or size > len(cells) - offset:  # noqa: PLR2004 # 1 as an Avro long
+            if cells[0] != 2 or size < 0 or size > len(cells) - offset:  # 1 as an Avro long
                 return None
             offset += size
             head = cells[:offset]
@@ -100,7 +98,7 @@ class OrdinaryMerger:
         return (_new(RowChange, fields),)
 
     def _plan(self, head: bytes, cells: bytes) -> UpdateColumns | None:
-        """Return the columns of updates that begin as this one; None if these are not ordinary. Raises SchemaChanged."""
+        """Return the columns of updates that begin as this one; None if they are not ordinary. Raises SchemaChanged."""
         update = decode_cells(cells, _ROW)
         plan: UpdateColumns | None = None
         if self._check.is_of_table(update) and not any(t.multicell for t in update.columns.values()):

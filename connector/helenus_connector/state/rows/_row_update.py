@@ -2,8 +2,8 @@
 
     event UPDATE … SET v = 2 · stored v = 1, n = 5 → stored v = 2, n = 5, and the row before and after
 
-Ordinary is a mutation of a row's plain columns, with or without TTL, that is newer than what is stored of them, in a row
-of which nothing is in doubt. `merge` returns None for any other, and `_merge` and `_cell_merge` merge it by all of
+Ordinary is a mutation of a row's plain columns, with or without TTL, that is newer than what is stored of them, in a
+row of which nothing is in doubt. `merge` returns None for any other, and `_merge` and `_cell_merge` merge it by all of
 Cassandra's rules. The result is the same, byte for byte.
 
 It runs as it is, and compiled by Cython with the types of `_row_update.pxd`: the results are the same.
@@ -44,9 +44,9 @@ UpdateColumns = tuple[tuple[int, ...], tuple[int, ...]]
 
 
 class UpdatedRow(NamedTuple):
-    """A row after a mutation: its bytes; its values before, by column, None if it did not live, and after it; the newest
-    write time of its live cells, in µs; when the first of them expires, s since the epoch. `due_at` is when it is to be
-    put into the calendar, s since the epoch, 0: it is not. `is_changed`: there is a record of it.
+    """A row after a mutation: its bytes; its values before, by column, None if it did not live, and after it; the
+    newest write time of its live cells, in µs; when the first of them expires, s since the epoch. `due_at` is when it
+    is to be put into the calendar, s since the epoch, 0: it is not. `is_changed`: there is a record of it.
     """
 
     data: bytes
@@ -62,6 +62,11 @@ class RowUpdater:
     """Updates rows of one version of a table, in one batch. `names` are the table's regular columns, `plain_names`
     those of one cell that were never dropped. The other arguments are as of `RowStore` and `TopicPartitionHistory`.
     """
+
+    _page: int
+    _scheduled_at: int
+    _proven_up_to: int
+    _values: list[bytes | None]
 
     def __init__(self, names: Sequence[str], plain_names: Sequence[str], gc_grace_s: int) -> None:
         self._names = list(names)
