@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import argparse
 import cProfile
-import gc
 import os
 import pstats
 import tempfile
@@ -28,6 +27,7 @@ from helenus_connector.interfaces.event import Event
 from helenus_connector.interfaces.merged_change import MergedChange
 from helenus_connector.pipeline import _table_version as version
 from helenus_connector.pipeline.merged_stage import MergedStage
+from helenus_connector.query.garbage import freeze
 from helenus_connector.state.rows import _merge
 from helenus_connector.state.rows._change_pack import pack_changes, unpack_changes
 from helenus_connector.state.rows._merge import TopicPartitionMerger
@@ -132,7 +132,7 @@ def measure(
     codec, spent = KeyCodec(table), [0.0, 0.0, 0.0]
     with tempfile.TemporaryDirectory() as directory:
         stage = stage_of(table, Path(directory))
-        gc.collect()
+        freeze((table.name, now, by_bytes))  # as Spark's workers do
         for batch in batches:
             if profile is not None:
                 profile.enable()
