@@ -98,9 +98,9 @@ def main() -> None:
                     pstats.Stats(profile).sort_stats("tottime").print_stats(25)
         for way, spent in best.items():
             each = [seconds / options.rows * 1e6 for seconds in spent]
-            kept = sum(len(key) + len(value) for key, value in stores[way].values.items()) / options.rows
+            stored_bytes = sum(len(key) + len(value) for key, value in stores[way].values.items()) / options.rows
             parts = "merge {:.1f}, pack and unpack {:.1f}, publish {:.1f}".format(*each)
-            print(f"{name}, {way}: {sum(each):.1f} ({parts}); {kept:.0f} bytes a row in the store", flush=True)
+            print(f"{name}, {way}: {sum(each):.1f} ({parts}); {stored_bytes:.0f} bytes a row in the store", flush=True)
 
 
 def changes_of(table: Table, count: int, batch: int, turn: int) -> Iterator[list[Event]]:
