@@ -8,9 +8,11 @@ import random
 import uuid
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
+import twice
 from agent.writer import Cell, Complex, Marker, Row, Update, table_of
 from connector.celled import OTHER, events
 from connector.test_state_index import DictStore
@@ -50,6 +52,7 @@ GOLDEN_PARTITION = (
     "020100000001610102000000016200000000000000000000000700000000000000820000000000036b6579000000056f7468"
     "6572"
 )
+PLAIN = twice.plain(Path(_row_bytes.__file__).with_name("_row_bytes.py"))
 TIMES = st.integers(-(1 << 63), (1 << 63) - 1)
 SECONDS = st.integers(0, LAST_SECOND)
 DELETIONS = st.builds(Deletion, TIMES, SECONDS)
@@ -536,7 +539,10 @@ def test_bytes_of_version_4_are_read_and_written() -> None:
 )
 def test_any_row_is_read_as_it_was_written(row: CellRow, cells: list[KeptCell]) -> None:
     row.cells = {(cell.column, cell.path): cell for cell in cells}
-    assert load_row(dump_row(row)) == row
+    data = dump_row(row)
+    assert load_row(data) == row
+    assert PLAIN.dump_row(row) == data
+    assert PLAIN.load_row(data) == row
 
 
 def golden_partition() -> PartitionState:
