@@ -133,7 +133,7 @@ def events(table: Table, count: int, copies: int) -> list[Event]:
 
 
 class Ids:
-    """A registry that gives every schema the same id."""
+    """The schemas of a table, all with the same id."""
 
     is_registration_due = False
 
