@@ -40,6 +40,10 @@ MODULES = (
     "connector/helenus_connector/shape/row/_row_records.py",
     "schemas/helenus_schemas/codec/_columns.py",
     "schemas/helenus_schemas/codec/_key_bytes.py",
+    "connector/helenus_connector/state/store/packing.py",
+    "connector/helenus_connector/state/rows/_row_bytes.py",
+    "connector/helenus_connector/state/rows/_row_update.py",
+    "connector/helenus_connector/state/rows/_ordinary_merge.py",
 )
 """Each with its .pxd beside it, in the package of its path after the first directory. One that uses the C types of
 another comes after it.

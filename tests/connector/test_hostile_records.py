@@ -18,7 +18,7 @@ from connector.test_cep44 import REGISTRY as AS_CEP
 from connector.test_cep44 import Cep
 from connector.test_envelope import REGISTRY, Made
 from connector.test_state_index import DictStore
-from connector.test_state_rows import GOLDEN_PARTITION, GOLDEN_ROW, NOW
+from connector.test_state_rows import GOLDEN_PARTITION, GOLDEN_ROW, GOLDEN_ROW_4, NOW
 from hostile import JSON_TEXTS, avro_long, damaged, damaged_json
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -267,7 +267,7 @@ def test_records_of_a_schema_that_somebody_registered(schema: str, form: dict[st
 def test_bytes_of_the_state(data: st.DataObject) -> None:
     """Nobody but Spark writes them. Damage is noticed, or read as something; it takes no more than its bytes."""
     bad = (ValueError, IndexError, struct.error)
-    row = data.draw(damaged([bytes.fromhex(GOLDEN_ROW)]))
+    row = data.draw(damaged([bytes.fromhex(GOLDEN_ROW), bytes.fromhex(GOLDEN_ROW_4)]))
     hostile.read(load_row, row, bad)
     history = TopicPartitionHistory(bytes(16), nodes={"n": NodeHistory(1, (7, 9)), "m": NodeHistory(2)})
     hostile.read(TopicPartitionHistory.loads, data.draw(damaged([history.dumps()])), bad)

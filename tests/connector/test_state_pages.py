@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
+import twice
 from connector.test_state_index import DictStore, digest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from helenus_connector.state.store import pages
+from helenus_connector.state.store import packing, pages
 from helenus_connector.state.store.pages import Pages, entries, is_page
 
 GOLDEN = {b"n": "01000000010000000000000002", b"\0\0\0\0": "01000000027231000000017600000002723200000000"}
 
+PLAIN = twice.plain(Path(packing.__file__).with_name("packing.py"))
 _keys = st.integers(0, 400).map(lambda n: b"r%d" % n)
 _values = st.dictionaries(_keys, st.binary(max_size=5), max_size=120)
 _steps = st.lists(st.tuples(st.sampled_from(["put", "remove", "get", "all", "batch"]), _values), max_size=25)
@@ -100,3 +104,14 @@ def test_pages_of_a_newer_version_are_refused() -> None:
         below.values[name] = b"\2" + below.values[name][1:]
         with pytest.raises(ValueError, match="version 2"):
             Pages(below).get_many([b"r1"])
+
+
+@given(st.lists(st.binary(max_size=300)), st.integers(0, 3), st.integers(0, 5))
+def test_items_come_back_plain_and_compiled(items: list[bytes], offset: int, missing: int) -> None:
+    data = bytes(offset) + packing.pack_items(items)
+    assert PLAIN.pack_items(items) == data[offset:]
+    assert packing.unpack_items(data, offset) == PLAIN.unpack_items(data, offset) == items
+    if items and 0 < missing <= len(items[-1]):
+        for unpack_items in (packing.unpack_items, PLAIN.unpack_items):
+            with pytest.raises(ValueError, match="early"):
+                unpack_items(data[:-missing], offset)

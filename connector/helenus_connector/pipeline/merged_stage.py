@@ -10,7 +10,7 @@ is handed back.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Set
+from collections.abc import Callable, Iterable, Sequence, Set
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ from helenus_connector.config.connector import ConnectorSettings
 from helenus_connector.config.state import marker_topic
 from helenus_connector.interfaces.event import Event, Gap, parse_gap
 from helenus_connector.interfaces.merged_change import GapEvent, MergedChange, PoisonEvent, ReadRequest, RowChange
+from helenus_connector.interfaces.resolved_key import ResolvedKey
 from helenus_connector.pipeline._cell_requests import Append, CellRequests
 from helenus_connector.pipeline._record_appender import RecordAppender
 from helenus_connector.pipeline._table_version import TableVersions
@@ -31,16 +32,21 @@ from helenus_schemas.cql.table import Table
 from helenus_schemas.cql.types import CqlType
 from helenus_schemas.cql.values import Malformed
 from helenus_schemas.errors import HelenusError, Kind
+from helenus_schemas.event.change import Scope
 from helenus_schemas.event.wire import decode, without_frames
 from helenus_sinks.log import Log
 
 FLUSH_TIMEOUT_S = 60.0
+_GROUP_SIZE = 500
+"""Rows that are shaped together, which costs less for each: as many as come in one pack from the operator."""
+_ROW = Scope.ROW
 
 
 class MergedStage:
     """The work on one table's merged rows in one process. `log` takes records, `append` events.
 
-    Call `begin`, `take` for each row, and `end`: they raise HelenusError, and then the batch is to be repeated.
+    Call `begin`, `take` or `take_all` for the rows, and `end`: they raise HelenusError, and then the batch is to be
+    repeated.
     """
 
     def __init__(
@@ -95,6 +101,59 @@ class MergedStage:
                 self._bury_poison(event, failure)
             case GapEvent(event):
                 self.outcome.gaps.append(_gap(event))
+
+    def take_all(self, changes: Iterable[MergedChange]) -> None:
+        """Take changes as `take` does each: rows that follow one another are shaped together."""
+        group: list[RowChange] = []
+        for merged in changes:
+            if type(merged) is RowChange and merged.scope is _ROW:
+                group.append(merged)
+                if len(group) < _GROUP_SIZE:
+                    continue
+                self._publish_rows(group)
+                group = []
+                continue
+            self._publish_rows(group)
+            group = []
+            self.take(merged)
+        self._publish_rows(group)
+
+    def _publish_rows(self, changes: Sequence[RowChange]) -> None:
+        """Publish rows, in order. One without an ordinary record is published by itself."""
+        resolve = self._resolver.resolved
+        resolved_changes: list[RowChange] = []
+        resolved_keys: list[ResolvedKey] = []
+        for change in changes:
+            try:
+                resolved = resolve(change)  # 1. resolve
+            except Malformed as error:
+                assert change.event is not None
+                self._bury_poison(change.event, str(error))
+                continue
+            if resolved is not None:
+                resolved_changes.append(change)
+                resolved_keys.append(resolved)
+        version = self._versions.current
+        records = version.shape.rows(resolved_keys)  # 2. shape
+        append, topic, newest, count = self.log.append, version.topic, self.outcome.newest_write_time, 0
+        for change, resolved, record in zip(resolved_changes, resolved_keys, records, strict=True):
+            if record is None:
+                self._publish(change)
+                continue
+            try:
+                append(topic, resolved.partition, record[0], record[1], record[2])  # 3. append
+            except HelenusError as error:
+                if error.kind is not Kind.RECORD_TOO_LARGE:
+                    raise
+                self._publish(change)
+                continue
+            count += 1
+            written = resolved.newest
+            if written is not None and (newest is None or written > newest):
+                newest = written
+        self.outcome.records += count
+        if newest is not None:
+            self.outcome.newest_write_time = max(newest, self.outcome.newest_write_time or newest)
 
     def _publish(self, change: RowChange) -> None:
         try:

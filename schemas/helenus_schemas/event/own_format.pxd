@@ -21,6 +21,9 @@ cpdef Match match_own_format(bytes value)
 @cython.locals(present_times=int, cells=bytes, value=bytes, ids=tuple, times=tuple)
 cpdef parse_match(Match match)
 
+@cython.locals(cells=bytes)
+cpdef bytes match_cells(Match match)
+
 @cython.locals(i=Py_ssize_t, byte=int, offset=Py_ssize_t, present_times=int, is_present=int, match=Match, _=cython.longlong)
 cpdef Match scan(bytes value)
 

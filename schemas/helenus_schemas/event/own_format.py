@@ -119,6 +119,14 @@ def parse_match(match: Match) -> Change:
     return _new(Change, ids + times)  # by its own constructor it takes twice as long
 
 
+def match_cells(match: Match) -> bytes | None:
+    """Return the field `cells` of a match."""
+    if match.regex_match is None:
+        return match.cells
+    cells: bytes | None = match.regex_match[6]
+    return cells
+
+
 @lru_cache(4096)
 def _effect(data: bytes) -> int:
     """Read an effect. Cached: a table's writes have few different ones."""

@@ -57,15 +57,13 @@ class RowRecords:
     def row_record(self, resolved: ResolvedKey) -> Record | None:
         """Return the record of a row; None if it is not an ordinary one."""
         image, values = resolved.after, resolved.values
-        if (
-            resolved.read_rows is not None
-            or resolved.failure is not None
-            or resolved.op is not None
-            or resolved.cells is not None
-        ):
+        if resolved.read_rows is not None or resolved.failure is not None or resolved.cells is not None:
             return None
         value: bytes | None = None
         op: bytes | None = GONE
+        known_op = resolved.op
+        if known_op is not None:
+            op = known_op.encode()
         if image is not None:
             columns = image.values
             if b"" in columns:
@@ -74,7 +72,8 @@ class RowRecords:
                 value = self._encode(columns)
             except BAD_BYTES:
                 return None
-            op = None
+            if known_op is None:
+                op = None
         if b"" in values:
             return None
         return _new(_Record, (self._key_frame + resolved.key, value, self._headers(resolved, op)))

@@ -30,6 +30,7 @@ from helenus_connector.interfaces.merged_change import GapEvent, MergedChange, P
 from helenus_connector.state.rows._cell_merge import MergeResult
 from helenus_connector.state.rows._cell_rules import estimate_deletion
 from helenus_connector.state.rows._due_rows import DueRows
+from helenus_connector.state.rows._ordinary_merge import OrdinaryMerger
 from helenus_connector.state.rows._read_requests import ReadRequests
 from helenus_connector.state.rows._replica_reports import ReplicaReport, ReplicaReports
 from helenus_connector.state.rows._row import CellRow
@@ -124,6 +125,7 @@ class TopicPartitionMerger:
         self._scopes = ScopeMerger(table, self._row_store, self._images, self._requests, markers, has_snapshots)
         self._due_rows = DueRows(self._row_store, self._images, self._requests, grace_here, self._is_valid_key)
         self._check, self._decode_cells = TableCheck(table), cell_decoder(table.values)
+        self._ordinary = OrdinaryMerger(table, self._row_store, self._check, partition, grace_here)
         self._id_now = id_now
         self._proven_up_to = proven_up_to if trusts_absence else -1
         self.copies = self.outdated = self.unchanged = 0
@@ -176,6 +178,7 @@ class TopicPartitionMerger:
         yield from self._merge_chunk(chunk)
         history = self._row_store.history
         history.now = self._row_store.now
+        self.nodes_with_cells |= {node.decode() for node in self._ordinary.nodes}
         for node in self.nodes_without_cells | self.nodes_with_cells | self.reporting_nodes:
             history.note_node(node, self._trusts_absence)
         self._store.put_many({_META_KEY: history.dumps()})
@@ -211,15 +214,25 @@ class TopicPartitionMerger:
         nodes = {r.node for r in reports if type(r) is ReplicaReport}
         self.reporting_nodes |= {node.decode() for node in nodes if node}
         self._prefetch_partitions(reports)
+        ordinary = self._ordinary
+        ordinary.follow(self._trusts_absence)
         for report in reports:
             if not isinstance(report, ReplicaReport):
                 if isinstance(report, GapEvent):
                     self.unchanged += 1
                     self._row_store.history.disturbances += 1
+                    ordinary.follow(self._trusts_absence)
                 yield report
                 continue
             if self._is_copy(report):
                 self.copies += 1
+                continue
+            ordinary_change = ordinary.merge(report)
+            if ordinary_change is not None:
+                if ordinary_change[0] is None:
+                    self.unchanged += 1
+                else:
+                    yield ordinary_change[0]
                 continue
             # An event that gives no change, and is counted as nothing else, is `unchanged`.
             counted_before, is_shown = self.copies + self.outdated, False
@@ -232,6 +245,7 @@ class TopicPartitionMerger:
                 is_shown = True
                 yield PoisonEvent(report.event, str(error))
             self.unchanged += not is_shown and self.copies + self.outdated == counted_before
+            ordinary.follow(self._trusts_absence)
         self._images.cause = None
         self._row_store.save()
         self._row_store.release_all()
@@ -251,8 +265,8 @@ class TopicPartitionMerger:
 
     def _prefetch_partitions(self, reports: Sequence[ReplicaReport | GapEvent | PoisonEvent]) -> None:
         """Read the partitions of these events at once, but for copies, which most events are."""
-        keys = [r.key for r in reports if type(r) is ReplicaReport and r.key and not self._is_copy(r)]
         if self._row_store.has_partitions:
+            keys = [r.key for r in reports if type(r) is ReplicaReport and r.key and not self._is_copy(r)]
             self._row_store.fetch_partitions(key for key in keys if self._is_valid_key(key))
 
     def _is_copy(self, report: ReplicaReport) -> bool:

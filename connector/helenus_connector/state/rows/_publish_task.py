@@ -101,9 +101,9 @@ def _publish(
                     notes: list[PartitionNote] = pickle.loads(row["notes"]) if row["notes"] is not None else []
                     lost += sum(note.lost for note in notes)
                     ends |= {(note.topic, note.partition): note.planned_end for note in notes}
-                    for merged in unpack_changes(row["merged"]) if row["merged"] is not None else ():
-                        if not _is_published(merged, settings, marked):
-                            stage.take(merged)
+                    if row["merged"] is not None:
+                        changes = unpack_changes(row["merged"])
+                        stage.take_all(c for c in changes if not _is_published(c, settings, marked))
                     if row["ended"] is not None:
                         place_results.append(pickle.loads(row["ended"]))
             if stage is not None:

@@ -15,7 +15,7 @@ from helenus_connector.state.rows._row import MUTATION_BYTES
 from helenus_connector.state.rows._row_store import PARTITION_PREFIX, ROW_PREFIX, STATIC_PREFIX
 from helenus_schemas.codec.key import KeyCodec
 from helenus_schemas.event.change import Change, Scope
-from helenus_schemas.event.own_format import match_own_format
+from helenus_schemas.event.own_format import Match, match_own_format
 
 _ROW, _STATIC, _PARTITION = Scope.ROW, Scope.STATIC, Scope.PARTITION
 _ROW_INT, _STATIC_INT = b"\0", b"\2"
@@ -25,7 +25,7 @@ _ROW_INT, _STATIC_INT = b"\0", b"\2"
 class ReplicaReport(NamedTuple):
     """An event that names one key: the row's name in the store, the first bytes of its mutation's digest, and its
     change, which is not decoded yet if the mutation may be a copy. `node` is the one that reports it, as bytes, if it
-    is one of our agents'.
+    is one of our agents', and `match` what was found of it then.
     """
 
     event: Event
@@ -34,6 +34,7 @@ class ReplicaReport(NamedTuple):
     mutation: bytes | None
     change: Change | None
     node: bytes | None = None
+    match: Match | None = None
 
 
 class ReplicaReports:
@@ -53,7 +54,7 @@ class ReplicaReports:
             name = prefix + key
             if not self._has_partitions:
                 name = ROW_PREFIX + key
-            return ReplicaReport(event, name, key, unhexlify(match.digest)[:MUTATION_BYTES], None, match.node)
+            return ReplicaReport(event, name, key, unhexlify(match.digest)[:MUTATION_BYTES], None, match.node, match)
         change, key = decode_event(event, self._codec)
         if change.scope is Scope.GAP:
             return GapEvent(event)

@@ -48,6 +48,8 @@ class RowStore:
         self._partitions: dict[bytes, PartitionState] = {}
         self._resolved_keys: dict[bytes, tuple[bytes, Key]] = {}
         self._changed_rows: dict[bytes, None] = {}
+        self._updated_rows: dict[bytes, None] = {}
+        self._due_times: dict[int, list[bytes]] = {}
         self.changed_partitions: dict[bytes, None] = {}
 
     def resolve_key(self, key: bytes) -> tuple[bytes, Key]:
@@ -127,21 +129,55 @@ class RowStore:
         self._changed_rows[name] = None
         if name[:1] != ROW_PREFIX or not self.has_partitions or row.page != NO_PAGE or row.is_empty():
             return
+        row.page = self._list_row(name, partition_key)
+
+    def put_row_bytes(self, name: bytes, row_bytes: bytes, due_at: int) -> None:
+        """Have the bytes of an ordinary row, which was not loaded as a `CellRow`, written with the next `save`. It is
+        put into the calendar for `due_at`, unless that is 0. A new one is listed in its partition.
+        """
+        if self.row_bytes[name] is None:
+            self.history.row_count += 1
+            if self.has_partitions:
+                self._list_row(name, self.resolve_key(name[1:])[0])
+        self.row_bytes[name] = row_bytes
+        self._updated_rows[name] = None
+        if due_at:
+            self._due_times.setdefault(due_at, []).append(name)
+
+    def next_page(self, name: bytes) -> int:
+        """Return the page that is to list a new row, -1 where there are no partitions."""
+        return self.get_partition(self.resolve_key(name[1:])[0]).next_page if self.has_partitions else -1
+
+    def hides_nothing(self, name: bytes) -> bool:
+        """Return whether nothing of wider scope may delete a row: its partition has no deletions."""
+        if not self.has_partitions:
+            return True
+        partition = self.get_partition(self.resolve_key(name[1:])[0])
+        return partition.deletion is None and not partition.ranges
+
+    def _list_row(self, name: bytes, partition_key: bytes) -> int:
+        """List a new row in its partition. Return the page that has it."""
         partition = self.get_partition(partition_key)
-        row.page = partition.next_page
+        page = partition.next_page
         partition.open_keys.append(name[1:])
         self.changed_partitions[partition_key] = None
         if len(partition.open_keys) == PAGE_SIZE:
             self._store.put_many({page_name(partition_key, partition.next_page): page_bytes(partition.open_keys)})
             partition.next_page += 1
             partition.open_keys = []
+        return page
 
     def save(self) -> None:
         """Write all that changed."""
         values: dict[bytes, bytes] = {}
         removed: list[bytes] = []
-        calendar_items: dict[int, list[bytes]] = {}
+        calendar_items, self._due_times = self._due_times, {}
         unlisted: dict[tuple[bytes, int], set[bytes]] = {}
+        for name in self._updated_rows:
+            if name not in self._changed_rows:
+                row_bytes = self.row_bytes[name]
+                assert row_bytes is not None
+                values[name] = row_bytes
         for name in self._changed_rows:
             row = self.rows[name]
             is_new = self.row_bytes.get(name) is None
@@ -175,6 +211,7 @@ class RowStore:
         if calendar_items:
             self.calendar.add(calendar_items)
         self._changed_rows.clear()
+        self._updated_rows.clear()
         self.changed_partitions.clear()
 
     def _unlist_rows(self, unlisted: Mapping[tuple[bytes, int], set[bytes]]) -> None:

@@ -1,4 +1,7 @@
-"""Values of the state as bytes: lists of items, each after its length in 4 bytes."""
+"""Values of the state as bytes: lists of items, each after its length in 4 bytes.
+
+It runs as it is, and compiled by Cython with the types of `packing.pxd`: the results are the same.
+"""
 
 from __future__ import annotations
 
@@ -8,19 +11,25 @@ from struct import Struct
 LAST_SECOND = 0xFFFFFFFF
 """The last second since the epoch at which Cassandra can delete a cell or let it expire: it stores 4 bytes."""
 _LENGTH = Struct(">I")
+_pack_length, _unpack_length = _LENGTH.pack, _LENGTH.unpack_from
+COMPILED = not __file__.endswith(".py")
 
 
 def pack_items(items: Iterable[bytes]) -> bytes:
     """Pack items one after the other, each after its length."""
-    return b"".join([part for item in items for part in (_LENGTH.pack(len(item)), item)])
+    parts: list[bytes] = []
+    for item in items:
+        parts.append(_pack_length(len(item)))
+        parts.append(item)
+    return b"".join(parts)
 
 
 def unpack_items(data: bytes, offset: int = 0) -> list[bytes]:
     """Unpack the items from an offset to the end. Raises ValueError for bytes that end within one."""
-    items = []
-    unpack, end = _LENGTH.unpack_from, len(data)
+    items: list[bytes] = []
+    end = len(data)
     while offset < end:
-        (size,) = unpack(data, offset)
+        (size,) = _unpack_length(data, offset)
         offset += 4
         items.append(data[offset : offset + size])
         offset += size

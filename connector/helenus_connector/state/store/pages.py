@@ -21,6 +21,7 @@ from helenus_connector.state.store.linear_hashing import page_of_key, parent_pag
 from helenus_connector.state.store.packing import pack_items, unpack_items
 
 _VERSION = 1
+_VERSION_BYTE = bytes((_VERSION,))
 _HEADER_KEY = b"n"
 _HEADER = Struct(">BIQ")
 _PAGE_NUMBER = Struct(">I")
@@ -94,9 +95,8 @@ class Pages:
         for number in sorted(self._changed):
             page = self._loaded_pages[number]
             if page:
-                values[_PAGE_NUMBER.pack(number)] = bytes((_VERSION,)) + pack_items(
-                    item for entry in page.items() for item in entry
-                )
+                items = [item for entry in page.items() for item in entry]
+                values[_PAGE_NUMBER.pack(number)] = _VERSION_BYTE + pack_items(items)
             else:
                 removed.append(_PAGE_NUMBER.pack(number))
         if values:

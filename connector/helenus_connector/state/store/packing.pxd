@@ -1,0 +1,10 @@
+# C types for packing.py, used when Cython compiles it. A name that is new there and missing here is slow, not wrong.
+cimport cython
+
+cdef object _pack_length, _unpack_length
+
+@cython.locals(parts=list, item=bytes)
+cpdef bytes pack_items(object items)
+
+@cython.locals(items=list, end=Py_ssize_t, size=Py_ssize_t)
+cpdef list unpack_items(bytes data, Py_ssize_t offset=*)

@@ -1,0 +1,213 @@
+"""Ordinary mutations are merged from bytes to bytes: what follows is the same as when each row is decoded, plain and
+compiled, whatever comes in between.
+"""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+import twice
+from agent.writer import Cell, Complex, Row, Update, table_of
+from connector.celled import NODE, OTHER, events
+from connector.test_state_index import DictStore
+from hypothesis import given
+from hypothesis import strategies as st
+
+from helenus_connector.interfaces.event import Event
+from helenus_connector.interfaces.merged_change import MergedChange, RowChange
+from helenus_connector.state.rows import _merge, _row_update
+from helenus_connector.state.rows._former_row_bytes import load_former_row
+from helenus_connector.state.rows._merge import TopicPartitionMerger
+from helenus_connector.state.rows._row_bytes import load_row
+from helenus_connector.state.rows._topic_partition_history import TopicPartitionHistory
+from helenus_schemas.codec.key import KeyCodec
+from helenus_schemas.cql.table import Table
+from helenus_schemas.event.cells import Cell as KeptCell
+from helenus_schemas.event.cells import Cells, Liveness
+from helenus_schemas.event.cells_writer import encode_cells
+from helenus_schemas.event.change import Change, Origin, Scope
+from helenus_schemas.event.wire import encode
+
+NOW = 1_700_000_000
+TABLES = (
+    table_of("t", "k int pk, c int ck, v int, w text, x int"),
+    table_of("u", "k int pk, v int, w text, x int"),
+    table_of("n", "k int pk, v int, w text, x int, m map<int,int>"),
+    replace(table_of("d", "k int pk, v int, w text, x int"), dropped_at={"x": NOW * 10**6 + 20}),
+    table_of("s", "k int pk, c int ck, st int static, v int, w text, x int"),
+)
+ROWS = Path(_row_update.__file__).parent
+
+
+@pytest.fixture(scope="module", params=["plain", "compiled"])
+def module(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> ModuleType:
+    source = ROWS / "_ordinary_merge.py"
+    if request.param == "compiled":
+        return twice.compiled(source, tmp_path_factory)
+    plain = twice.plain(source)
+    plain.RowUpdater = twice.plain(ROWS / "_row_update.py").RowUpdater  # type: ignore[attr-defined]
+    return plain
+
+
+class DecodingMerger:
+    """Leaves all to the merger that decodes rows."""
+
+    nodes = frozenset[bytes]()
+
+    def __init__(self, *_: Any) -> None:
+        pass
+
+    def follow(self, _: bool) -> None:
+        pass
+
+    def merge(self, _: Any) -> None:
+        return None
+
+
+def i(n: int) -> bytes:
+    return n.to_bytes(4, "big")
+
+
+def random_events(table: Table, chance: random.Random, count: int, time_s: int) -> list[Event]:
+    """Mutations of a few rows, most of them newer than the ones before, and rows that a snapshot read."""
+    made: list[Event] = []
+    for number in range(count):
+        time = time_s * 10**6 + number if chance.random() < 0.9 else (time_s - chance.randrange(30)) * 10**6
+        key, clustering = i(chance.randrange(2)), (i(chance.randrange(2)),) if table.clustering else ()
+        kind = chance.randrange(20)
+        if kind == 0:
+            update = Update(table, key, [Row(clustering, deletion=(time, time_s))])
+        elif kind == 1 and table.clustering:
+            update = Update(table, key, deletion=(time, time_s))
+        elif kind == 2:
+            made.append(snapshot_row(table, key, clustering, chance, time, len(made)))
+            continue
+        else:
+            update = Update(table, key, [random_row(table, clustering, chance, time, time_s)])
+        node = chance.choice([NODE, OTHER])
+        made += events(update, node=node, offset=len(made))
+        if chance.random() < 0.2:
+            made.append(made[-1])  # a copy
+    return [event._replace(timestamp=time_s * 1000, offset=n) for n, event in enumerate(made)]
+
+
+def random_row(table: Table, clustering: tuple[bytes, ...], chance: random.Random, time: int, time_s: int) -> Row:
+    expires = (20, time_s + 20) if chance.random() < 0.3 else None
+    columns: dict[str, Cell | Complex] = {}
+    for name in ("v", "w", "x"):
+        value = i(chance.randrange(3)) if name != "w" else b"x" * chance.choice([0, 1, 70])
+        match chance.randrange(6):
+            case 0:
+                columns[name] = Cell(None, time, deleted_at=time_s)
+            case 1:
+                columns[name] = Cell(value, time, (10, time_s + 10))
+            case 2 | 3:
+                columns[name] = Cell(value, time)
+    if any(c.name == "m" for c in table.values) and chance.random() < 0.3:
+        columns["m"] = Complex([Cell(i(1), time, path=i(2))])
+    if any(c.name == "st" for c in table.values):
+        return Row(clustering, columns or {"v": Cell(i(1), time)}, time=time)
+    is_insert = chance.random() < 0.5 or not columns
+    return Row(clustering, columns, time=time if is_insert else None, expires=expires if is_insert else None)
+
+
+def snapshot_row(
+    table: Table, key: bytes, clustering: tuple[bytes, ...], chance: random.Random, time: int, offset: int
+) -> Event:
+    read_cells = (KeptCell("v", time, i(chance.randrange(3))), KeptCell("w", time - 7, b"y"))
+    ids = table.id.bytes, bytes.fromhex(table.schema_id)
+    types = {c.name: c.type for c in table.values if c.name in ("v", "w")}
+    cells = Cells(*ids, types, Liveness(time), cells=read_cells)
+    made = Change(
+        None,
+        None,
+        Scope.ROW,
+        segment=time // 1000,
+        position=time // 1000,
+        origin=Origin.SNAPSHOT,
+        cells=encode_cells(cells),
+    )
+    return Event(f"events-{table.full_name}", 0, offset, 0, KeyCodec(table).encode((key, *clustering)), encode(made))
+
+
+def merge_batches(
+    merger_class: Any, table: Table, batches: list[tuple[list[Event], int]], trusts_absence: bool, store: DictStore
+) -> list[tuple[list[MergedChange], tuple[int, ...], frozenset[str]]]:
+    results = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(_merge, "OrdinaryMerger", merger_class)
+        for batch, now in batches:
+            merger = TopicPartitionMerger(table, KeyCodec(table), store, 0, 60, trusts_absence=trusts_absence)
+            # In the order of each key: which of two that expire in one second comes first is no one's business.
+            changes = sorted(merger.take(batch, now), key=lambda change: getattr(change, "key", b"") or b"")
+            counts = merger.copies, merger.outdated, merger.unchanged, merger.row_count, merger.disturbances
+            results.append((changes, counts, frozenset(merger.nodes_with_cells)))
+    return results
+
+
+def stored(store: DictStore) -> dict[bytes, Any]:
+    """Return what is kept of rows and partitions; not for when they are looked at again."""
+    rows = {key: load_row(value) for key, value in store.values.items() if key[:1] in (b"r", b"s")}
+    for row in rows.values():
+        row.scheduled_at = 0
+    history = TopicPartitionHistory.loads(store.values[b"m"])
+    return {**rows, **{key: value for key, value in store.values.items() if key[:1] == b"g"}, b"m": history}
+
+
+@given(st.integers(0, 1 << 32), st.sampled_from(TABLES), st.booleans())
+def test_bytes_are_merged_as_decoded_rows_are(
+    module: ModuleType, seed: int, table: Table, trusts_absence: bool
+) -> None:
+    chance = random.Random(seed)
+    batches = []
+    time_s = NOW
+    for _ in range(4):
+        batches.append((random_events(table, chance, chance.choice([1, 4, 12]), time_s), time_s + 1))
+        time_s += chance.choice([3, 15, 40])
+    expected_store, store = DictStore(), DictStore()
+    expected = merge_batches(DecodingMerger, table, batches, trusts_absence, expected_store)
+    assert merge_batches(module.OrdinaryMerger, table, batches, trusts_absence, store) == expected
+    assert stored(store) == stored(expected_store)
+
+
+def test_ordinary_updates_decode_no_row(module: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Or the test before would be one of nothing."""
+    table = TABLES[0]
+    store = DictStore()
+    rows = [Row((i(1),), {"v": Cell(i(n)), "w": Cell(b"x")}, time=NOW * 10**6 + n) for n in range(3)]
+    monkeypatch.setattr("helenus_connector.state.rows._row_store.load_row", None)
+    batch = events(*[Update(table, i(1), [row]) for row in rows])
+    ((changes, _, nodes),) = merge_batches(module.OrdinaryMerger, table, [(batch, NOW)], True, store)
+    assert [change.op for change in changes if isinstance(change, RowChange)] == ["c", "u", "u"]
+    assert nodes == {NODE}
+
+
+def test_rows_of_before_are_read_and_written_in_the_form_of_today(module: ModuleType) -> None:
+    """A checkpoint of the version before: the first change of a row decodes it, the next one does not."""
+    table, store = TABLES[1], DictStore()
+    insert = events(Update(table, i(1), [Row((), {"v": Cell(i(1))}, time=NOW * 10**6)]))
+    merge_batches(module.OrdinaryMerger, table, [(insert, NOW)], True, store)
+    (name,) = (key for key in store.values if key[:1] == b"r")
+    former = (
+        b"\3\0" + b"\xff\xff\xff\xff" + bytes(8) + b"\1" + (NOW * 10**6).to_bytes(8, "big") + bytes(12)
+        + bytes(4) + b"\0\0\0\1" + b"\0" + (NOW * 10**6).to_bytes(8, "big") + b"\0\1v" + b"\0\0\0\4" + i(1)
+    )  # fmt: skip
+    row = load_row(store.values[name])
+    row.recent_mutations = b""
+    assert load_former_row(former) == load_row(former) == row
+    store.values[name] = former
+    for value in (2, 3):
+        update = events(Update(table, i(1), [Row((), {"v": Cell(i(value), NOW * 10**6 + value)})]))
+        ((changes, _, _),) = merge_batches(module.OrdinaryMerger, table, [(update, NOW)], True, store)
+        (change,) = changes
+        assert isinstance(change, RowChange)
+        assert (change.before, change.after) == (
+            {"v": i(value - 1), "w": None, "x": None},
+            {"v": i(value), "w": None, "x": None},
+        )
+        assert store.values[name][0] == 4
