@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
+import structlog
+
 from helenus_connector.config.connector import ConnectorSettings
 from helenus_connector.gate.event_content import requested_scope
 from helenus_connector.interfaces.event import Event
@@ -19,6 +21,8 @@ from helenus_schemas.event.change import Change, Scope
 from helenus_schemas.event.wire import decode, encode, without_frames
 from helenus_sinks import dead_letters
 from helenus_sinks.log import Log
+
+_log = structlog.get_logger(__name__)
 
 
 class Undeliverable:
@@ -87,6 +91,8 @@ class Undeliverable:
         if self._settings.errors_large_record == "fail":
             raise cause
         self._create_topic(log, cause)
+        topic = self._settings.dead_letters
+        _log.warning("record.too_large", table=self._name, error=cause.what, where=cause.where, dead_letters=topic)
         self._bury(log, resolved, shaped.key, cause)
 
     def _create_topic(self, log: Log, cause: HelenusError) -> None:

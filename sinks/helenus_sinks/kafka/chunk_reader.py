@@ -52,7 +52,8 @@ class ChunkReader:
     """
 
     def __init__(self, config: Mapping[str, str], max_bytes: int = MAX_BYTES, timeout_s: float = 30.0) -> None:
-        self._reader = PartitionReader(config, timeout_s)
+        # A chunk of a transaction that was aborted has another id: so nothing waits for transactions that are open.
+        self._reader = PartitionReader(config, timeout_s, is_committed=False)
         self._max_bytes = max_bytes
 
     def read(self, message: Any) -> WholeRecord:

@@ -24,10 +24,11 @@ class OffsetsGone(HelenusError):
 
 class PartitionReader:
     """A consumer without a group. `config` is librdkafka's, `bootstrap.servers` at least. Records of transactions that
-    are open or aborted are left out. For one thread at a time. Raises HelenusError CONFIG for wrong settings.
+    are open or aborted are left out, if it `is_committed`. For one thread at a time. Raises HelenusError CONFIG for
+    wrong settings.
     """
 
-    def __init__(self, config: Mapping[str, str], timeout_s: float = 30.0) -> None:
+    def __init__(self, config: Mapping[str, str], timeout_s: float = 30.0, is_committed: bool = True) -> None:
         self._where = config["bootstrap.servers"]
         self._reports = DeliveryReports()
         self._timeout_s = timeout_s
@@ -41,7 +42,7 @@ class PartitionReader:
             "enable.auto.offset.store": False,
             "auto.offset.reset": "error",
             "enable.partition.eof": True,
-            "isolation.level": "read_committed",
+            "isolation.level": "read_committed" if is_committed else "read_uncommitted",
             "allow.auto.create.topics": False,
         }
         self._consumer: Consumer | None = None
