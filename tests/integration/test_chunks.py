@@ -6,6 +6,7 @@ import hashlib
 import json
 import os
 import random
+import re
 import signal
 import subprocess
 import sys
@@ -51,7 +52,7 @@ def staged(status: Status, session: Any, tmp_path: Path, request: pytest.Fixture
     made: list[Staged] = []
 
     def make(columns: str = "k int PRIMARY KEY, a int, v text, w text, x text", **more: Any) -> Staged:
-        name = f"chunks.{request.node.name[5:40]}"
+        name = "chunks." + re.sub(r"\W", "_", request.node.name)[5:45]
         session.execute(f"CREATE TABLE IF NOT EXISTS {name} ({columns}) WITH cdc = true")
         made.append(Staged(status, tmp_path / str(len(made)), name, **{"errors_large_record": "chunk", **more}))
         return made[-1]
@@ -180,7 +181,8 @@ def test_delete_markers(staged: Make, session: Any) -> None:
     stage.run([stage.event(big[1], None, scope=Scope.PARTITION, write_time=3)])
     assert len(chunks_of(stage)) == 2
     session.execute(f"TRUNCATE chunks.{name}")
-    stage.run([stage.event(scope=Scope.TABLE, write_time=4)])
+    truncation = Change("e" * 32, NODE, Scope.TABLE, write_time=4, segment=1, position=60)
+    stage.run([stage.event(big[1], None)._replace(key=None, value=encode(truncation))])
     assert chunks_of(stage) == {}
 
 
@@ -309,6 +311,7 @@ def test_java(staged: Make, session: Any, consumer: Program) -> None:
     message = next(m for m in stage.records() if HEADER in headers(m))
     reference = json.loads(headers(message)[HEADER])
     hostile = [reference | {"size": 2**40}, reference | {"sha256": "0" * 64}, reference | {"last": 10**9}, {}]
+    hostile.append(reference | {"partition": 9})
     for number, wrong in enumerate(hostile):
         encoded = json.dumps(wrong, separators=(",", ":")).encode()
         stage.log.append(stage.settings.data, 0, b"%d" % number, b"{}", [(HEADER, encoded)])
@@ -322,12 +325,12 @@ def test_java(staged: Make, session: Any, consumer: Program) -> None:
     assert values['{"k":1}'] == [hashlib.sha256(written).hexdigest(), "schema_id,writetime"]
     assert values["gone"] == [hashlib.sha256(b"{}").hexdigest(), HEADER]
     refused = [line for line in lines if line[0].startswith("offset")]
-    assert [line[1] for line in refused] == ["SerializationException"] * 4
+    assert [line[1] for line in refused] == ["SerializationException"] * 5
     assert ["bytes, where" in refused[0][2], "not those" in refused[1][2], "can't be" in refused[2][2]] == [True] * 3
     by_key = {line.split("\t")[0]: line.split("\t")[1] for line in converted.splitlines()}
     assert by_key['{"k":1}'] == hashlib.sha256(large.encode()).hexdigest()
     assert by_key['{"k":0}'] == hashlib.sha256(b"small").hexdigest()
-    assert sum("SerializationException" in text for text in by_key.values()) == 4
+    assert sum("SerializationException" in text for text in by_key.values()) == 5
 
 
 def test_hostile_chunks(staged: Make, session: Any, reader: ChunkReader) -> None:
@@ -343,8 +346,10 @@ def test_hostile_chunks(staged: Make, session: Any, reader: ChunkReader) -> None
         reader.value(data, replace(reference, sha256="0" * 64))
     with pytest.raises(BadChunks, match="more than"):
         reader.value(data, replace(reference, size=1000))
-    with pytest.raises(HelenusError) as error:
+    with pytest.raises(BadChunks, match="no partition 7"):
         reader.value(data, replace(reference, partition=7))
+    with pytest.raises(HelenusError) as error:
+        reader.value("another", reference)
     assert error.value.kind is Kind.TOPIC_MISSING
     small = ChunkReader({"bootstrap.servers": stage.bootstrap}, max_bytes=1000)
     with pytest.raises(BadChunks, match="1000 are allowed"):

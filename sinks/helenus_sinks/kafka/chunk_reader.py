@@ -55,6 +55,7 @@ class ChunkReader:
         # A chunk of a transaction that was aborted has another id: so nothing waits for transactions that are open.
         self._reader = PartitionReader(config, timeout_s, is_committed=False)
         self._max_bytes = max_bytes
+        self._partitions: dict[str, int] = {}
 
     def read(self, message: Any) -> WholeRecord:
         """Return the record of a message, with its whole value. Raises BadChunks if its header, or its chunks, are none
@@ -72,9 +73,13 @@ class ChunkReader:
 
     def value(self, topic: str, reference: ChunkReference) -> bytes | None:
         """Return the value of a record of this topic; None if its chunks are gone. Raises as `read`."""
-        joiner = ChunkJoiner(reference)
+        joiner, chunks = ChunkJoiner(reference), chunk_topic(topic)
+        if chunks not in self._partitions:
+            self._partitions[chunks] = self._reader.partitions(chunks)
+        if reference.partition >= self._partitions[chunks]:
+            raise BadChunks(f"{chunks} has no partition {reference.partition}")
         try:
-            with closing(self._reader.records(chunk_topic(topic), reference.partition, reference.offset)) as records:
+            with closing(self._reader.records(chunks, reference.partition, reference.offset)) as records:
                 for record in records:
                     if record.offset() > reference.last:
                         break

@@ -83,6 +83,17 @@ class PartitionReader:
             if self._consumer is not None:
                 consumer.unassign()
 
+    def partitions(self, topic: str) -> int:
+        """Return how many partitions a topic has. Raises HelenusError, TOPIC_MISSING too."""
+        consumer = self._consumer = self._consumer or new_client(Consumer, self._config, self._reports, self._where)
+        try:
+            metadata = consumer.list_topics(topic, timeout=self._timeout_s).topics[topic]
+        except KafkaException as failure:
+            raise topic_error(failure.args[0], self._where, topic) from None
+        if metadata.error is not None:
+            raise topic_error(metadata.error, self._where, topic)
+        return len(metadata.partitions)
+
     def end(self, topic: str, partition: int) -> int:
         """Return the offset after the last record that the brokers acknowledged, also of an open transaction. Raises
         HelenusError.

@@ -106,6 +106,9 @@ final class ChunkReader implements AutoCloseable {
             var bytes = new ByteArrayDeserializer();
             consumer = new KafkaConsumer<>(settings, bytes, bytes);
         }
+        if (partition.partition() >= consumer.partitionsFor(partition.topic()).size()) {
+            throw new SerializationException("there is no partition " + partition);
+        }
         consumer.assign(List.of(partition));
         try {
             consumer.seek(partition, reference.offset);
