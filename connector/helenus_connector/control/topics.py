@@ -91,8 +91,7 @@ class TopicQueries:
                 settings.data_creation.replication_factor,
             )
         if settings.has_chunks:
-            chunks = chunk_topic(settings.data)
-            self._data.create(chunks, 2 * events, *settings.creation_of(chunks))
+            self._data.create(chunk_topic(settings.data), 2 * events, *settings.data_creation)
         if settings.has_dead_letters:
             self._data.create(settings.dead_letters, 1, {})
 

@@ -187,7 +187,7 @@ class ChunkedRecords:
             return rows
         chunks, noted = chunk_topic(topic), self._count(log, topic) + partition
         rows.is_current = True
-        rows.is_kept = "compact" in self._settings.creation_of(chunks).config.get("cleanup.policy", "")
+        rows.is_kept = "compact" in self._settings.creation_of(topic).config.get("cleanup.policy", "")
         if not rows.is_kept:
             return rows
         reader = self._get_reader(log)
@@ -211,7 +211,7 @@ class ChunkedRecords:
             if count is None:
                 raise HelenusError(Kind.TOPIC_MISSING, "the data topic is gone", topic)
             name = chunk_topic(topic)
-            present = log.create(name, 2 * count, *self._settings.creation_of(name))
+            present = log.create(name, 2 * count, *self._settings.creation_of(topic))
             if present != 2 * count:
                 problem = f"it has {counted(present, 'partition')}, where {topic} has {count}: it needs {2 * count}"
                 advice = "delete it if no record has chunks in it; the connector makes it again"

@@ -64,6 +64,8 @@ class RecordAppender:
     def _append_in_chunks(self, log: Log, resolved: ResolvedKey, outcome: BatchOutcome, shaped: ShapedRecord) -> bool:
         if self._chunked is None:
             return False
+        if shaped.topic is not None and shaped.topic not in self._routed_topics:
+            self._create_topic(log, shaped.topic)
         append = partial(self._append_record, log, resolved, outcome, topic=shaped.topic, has_chunks=True)
         return self._chunked.append_large(log, resolved, shaped, self._versions.current.shape, append)
 
