@@ -13,7 +13,7 @@ from pathlib import Path
 import pyspark
 
 from helenus_connector.query import spark_session
-from helenus_sinks.kafka import chunk_reader
+from helenus_sinks import chunk_reader
 from helenus_stack import cassandra
 from helenus_stack.jars import fetch, read_lock
 from helenus_stack.java import java_home

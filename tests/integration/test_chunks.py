@@ -27,8 +27,8 @@ from helenus_connector.pipeline.batch_outcome import BatchOutcome
 from helenus_schemas.errors import HelenusError, Kind
 from helenus_schemas.event.change import Bound, Change, Scope
 from helenus_schemas.event.wire import encode
+from helenus_sinks.chunk_reader import ChunkReader
 from helenus_sinks.chunks import HEADER, BadChunks, ChunkReference, chunk_topic
-from helenus_sinks.kafka.chunk_reader import ChunkReader
 from helenus_sinks.kafka.owned_log import OwnedKafkaLog
 from helenus_sinks.kafka.owners import RecordsOwner
 from helenus_stack.records import messages

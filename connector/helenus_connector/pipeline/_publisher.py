@@ -13,7 +13,6 @@ from functools import partial
 from helenus_connector.interfaces.resolved_key import ResolvedKey
 from helenus_connector.interfaces.resolver import ResolverBatch, RowsFailed
 from helenus_connector.interfaces.shape import Record
-from helenus_connector.pipeline._chunked_records import ChunkedRecords
 from helenus_connector.pipeline._image_digest import digest_of, digest_of_record
 from helenus_connector.pipeline._record_appender import RecordAppender
 from helenus_connector.pipeline._table_version import TableVersions
@@ -30,24 +29,16 @@ COMPILED = not __file__.endswith(".py")
 class Publisher:
     """Publishes the keys that a batch resolved, and notes in each `ResolvedKey` what was published."""
 
-    def __init__(
-        self,
-        versions: TableVersions,
-        appender: RecordAppender,
-        undeliverable: Undeliverable,
-        chunked: ChunkedRecords | None = None,
-    ) -> None:
+    def __init__(self, versions: TableVersions, appender: RecordAppender, undeliverable: Undeliverable) -> None:
         self._versions = versions
         self._appender = appender
         self._undeliverable = undeliverable
-        self._chunked = chunked
+        self._chunked = appender.chunked
 
     def traced(self, trace: StageTrace) -> Publisher:
         """Return what publishes a batch with this trace."""
         versions = trace.traced_versions(self._versions)
-        if versions is self._versions:
-            return self
-        return Publisher(versions, self._appender, self._undeliverable, self._chunked)
+        return self if versions is self._versions else Publisher(versions, self._appender, self._undeliverable)
 
     def publish(self, log: Log, batch: ResolverBatch, group: Sequence[ResolvedKey], outcome: BatchOutcome) -> None:
         """Append the records of some keys of a batch. Raises as the Log, and as `Undeliverable`."""

@@ -20,7 +20,6 @@ from helenus_connector.config.state import marker_topic
 from helenus_connector.interfaces.event import Event, Gap, parse_gap
 from helenus_connector.interfaces.merged_change import GapEvent, MergedChange, PoisonEvent, ReadRequest, RowChange
 from helenus_connector.pipeline._cell_requests import Append, CellRequests
-from helenus_connector.pipeline._chunked_records import ChunkedRecords
 from helenus_connector.pipeline._record_appender import RecordAppender
 from helenus_connector.pipeline._table_version import TableVersions
 from helenus_connector.pipeline._undeliverable import Undeliverable
@@ -62,16 +61,14 @@ class MergedStage:
         self._versions = TableVersions(settings, session, self._registry)
         self._budget = budget.budget_for(directory, settings)
         self._undeliverable = Undeliverable(settings)
-        self._chunked = ChunkedRecords(settings, self._versions) if settings.has_chunks else None
-        self._appender = RecordAppender(settings, self._versions, self._undeliverable, self._chunked)
+        self._appender = RecordAppender(settings, self._versions, self._undeliverable)
         self._table: Table | None = None
         self._begin()
 
     def begin(self, table: Table) -> None:
         """Begin a batch. `table` is the table's current definition, with all its columns."""
         self._begin()
-        if self._chunked is not None:
-            self._chunked.begin_batch()  # nobody says here what became of the one before: it counts as failed
+        self._appender.begin_batch()  # nobody says here what became of the one before: it counts as failed
         if self._table != table:
             self._table = table
             self._cell_requests = CellRequests(self.settings, self._session, table, self._append_event, self._budget)
@@ -143,8 +140,7 @@ class MergedStage:
     def close(self) -> None:
         """Close all but the session and the Log, which others use too."""
         self._budget.close()
-        if self._chunked is not None:
-            self._chunked.close()
+        self._appender.close()
         if self._registry is not None:
             self._registry.close()
 

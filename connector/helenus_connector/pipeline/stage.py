@@ -23,7 +23,6 @@ from helenus_connector.gate.replicas import Replicas
 from helenus_connector.interfaces.event import Event
 from helenus_connector.interfaces.gate import NOTHING_WAITS, Gate, GateWaits, Intake
 from helenus_connector.interfaces.resolver import Resolver, ResolverBatch, SchemaChanged
-from helenus_connector.pipeline._chunked_records import ChunkedRecords
 from helenus_connector.pipeline._past_events import note_past
 from helenus_connector.pipeline._publisher import Publisher
 from helenus_connector.pipeline._record_appender import RecordAppender
@@ -81,9 +80,8 @@ class Stage:
         if settings.resolver == "none":
             self._resolver = WrittenResolver(self._gate, self._resolver, settings.published)
         self._undeliverable = Undeliverable(settings)
-        self._chunked = ChunkedRecords(settings, self.versions) if settings.has_chunks else None
-        appender = RecordAppender(settings, self.versions, self._undeliverable, self._chunked)
-        self._publisher = Publisher(self.versions, appender, self._undeliverable, self._chunked)
+        self._appender = RecordAppender(settings, self.versions, self._undeliverable)
+        self._publisher = Publisher(self.versions, self._appender, self._undeliverable)
 
     def run(
         self,
@@ -131,8 +129,7 @@ class Stage:
         outcome.dropped += gate_batch.settle_verified(resolved.verified_changes, resolved.unseen_changes)
         if transaction is not None:
             transaction.commit(outcome, FLUSH_TIMEOUT_S)
-        if self._chunked is not None:
-            self._chunked.end_batch()
+        self._appender.end_batch()
         # 6. mark: from here on, copies of what was published are dropped.
         gate_batch.save()
         reach("connector.after-mark")
@@ -148,12 +145,8 @@ class Stage:
 
     def close(self) -> None:
         """Close all but the session and the Log, which others use too."""
-        self._gate.close()
-        self._resolver.close()
-        if self._chunked is not None:
-            self._chunked.close()
-        if self._registry is not None:
-            self._registry.close()
+        for part in filter(None, (self._gate, self._resolver, self._appender, self._registry)):
+            part.close()
 
     @property
     def _version(self) -> TableVersion:
@@ -175,8 +168,7 @@ class Stage:
     ) -> BatchOutcome | None:
         """Do steps 2 to 5. Returns None if they are to be repeated; if it `is_last` that is an error."""
         outcome = BatchOutcome.from_intake(intake)
-        if self._chunked is not None:
-            self._chunked.begin_batch()
+        self._appender.begin_batch()
         self.versions.declare(self.log)
         publisher, has_read_rows = self._publisher.traced(trace), False
         try:
