@@ -125,6 +125,24 @@ def test_a_large_row_is_read_whole(staged: Make, session: Any, reader: ChunkRead
     assert joined(whole[0].value) == "small"
 
 
+def test_avro(staged: Make, session: Any, status: Status, reader: ChunkReader) -> None:
+    """Ordinary records of a group are made and appended together: there too a row's chunks are known."""
+    registry = {"output_format": "key-value-avro", "value_converter_schema_registry_url": status.registry_url}
+    stage = staged("k int PRIMARY KEY, v text", **registry)
+    large, name = text(1_500_000), f"chunks.{stage.settings.table}"
+    for k, key in enumerate(keys(2)):
+        session.execute(f"INSERT INTO {name} (k, v) VALUES (%s, %s) USING TIMESTAMP 1", (k, large if k else "s"))
+        stage.run([stage.event(key)])
+    (message,) = [m for m in stage.records() if HEADER in headers(m)]
+    value = reader.read(message).value or b""
+    assert value[:1] == b"\0"
+    assert large.encode() in value
+    assert len(chunks_of(stage)) == 2
+    session.execute(f"UPDATE {name} USING TIMESTAMP 2 SET v = 's' WHERE k = 1")
+    stage.run([stage.event(key, write_time=2) for key in keys(2)])
+    assert chunks_of(stage) == {}
+
+
 def test_chunks_go_with_their_row(staged: Make, session: Any, reader: ChunkReader) -> None:
     """Fewer, none, a deleted row: what compaction keeps is what the last record has; an older record is not whole."""
     stage = staged()
