@@ -257,7 +257,7 @@ def test_a_killed_writer(
     insert(session, stage, 0, 1, text(2_500_000), 1)
     names = ("contact_points", "cql_port", "local_dc", "bootstrap_servers")
     known = json.dumps({name: getattr(status, name) for name in names})
-    environment = os.environ | {"HELENUS_FAILPOINT": f"connector.{point}", "PYTHONPATH": str(TESTS)}
+    environment = os.environ | {"HELENUS_FAILPOINT": f"connector.{point}", "PYTHONPATH": os.pathsep.join(sys.path)}
     table = f"chunks.{stage.settings.table}"
     command = [sys.executable, "-c", TO_KILL, known, str(tmp_path / "killed"), table]
     assert subprocess.run(command, env=environment, capture_output=True, timeout=120).returncode == -signal.SIGKILL
