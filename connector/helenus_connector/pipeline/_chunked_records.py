@@ -22,7 +22,6 @@ import uuid
 from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 from helenus_connector.cassandra_rows.clustering_bounds import covering
 from helenus_connector.config.connector import ConnectorSettings
@@ -43,10 +42,8 @@ from helenus_sinks.chunks import (
     split_value,
 )
 from helenus_sinks.kafka.log import KafkaLog
+from helenus_sinks.kafka.partition_reader import BEGINNING, OffsetsGone, PartitionReader
 from helenus_sinks.log import Headers, Log
-
-if TYPE_CHECKING:
-    from helenus_sinks.kafka.partition_reader import PartitionReader
 
 _COUNT = struct.Struct(">I")
 _TIMEOUT_S = 60.0
@@ -190,19 +187,27 @@ class ChunkedRecords:
         rows.is_kept = "compact" in self._settings.creation_of(topic).config.get("cleanup.policy", "")
         if not rows.is_kept:
             return rows
-        reader = self._get_reader(log)
-        start = [] if rows.next_offset is None else [rows.next_offset]
-        if rows.next_offset is None or reader.end(chunks, noted) > rows.next_offset:
-            rows.next_offset = rows.next_offset or 0
-            with closing(reader.records(chunks, noted, *start)) as messages:
-                for message in messages:
-                    _read_note(rows, message.key(), message.value(), f"{chunks} {noted}, offset {message.offset()}")
-                    rows.next_offset = message.offset() + 1
+        # Up to the very end: of a transaction that was just committed, brokers may not show the records yet.
+        end = self._get_reader(log).end(chunks, noted)
+        if end > (rows.next_offset or 0):
+            assert isinstance(log, KafkaLog)
+            log.start()  # one that a former producer of this name left open ends now
+            try:
+                self._read_notes(log, rows, chunks, noted, rows.next_offset, end)
+            except OffsetsGone:  # retention took what was next
+                self._read_notes(log, rows, chunks, noted, None, end)
+            rows.next_offset = end
         for key in rows.obsolete:
             if key not in rows.rows:
                 log.append(chunks, noted, key, None)
         rows.obsolete.clear()
         return rows
+
+    def _read_notes(self, log: Log, rows: _Partition, chunks: str, noted: int, offset: int | None, end: int) -> None:
+        start = BEGINNING if offset is None else offset
+        with closing(self._get_reader(log).records(chunks, noted, start, end)) as messages:
+            for message in messages:
+                _read_note(rows, message.key(), message.value(), f"{chunks} {noted}, offset {message.offset()}")
 
     def _count(self, log: Log, topic: str) -> int:
         """Return how many partitions a data topic has; its topic of chunks is there then."""

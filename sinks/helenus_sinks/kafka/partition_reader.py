@@ -11,6 +11,8 @@ from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaExcepti
 from helenus_schemas.errors import HelenusError, Kind
 from helenus_sinks.kafka.errors import DeliveryReports, broker_error, new_client, topic_error
 
+BEGINNING = OFFSET_BEGINNING
+"""The offset of the first record, whichever that is."""
 _POLL_S = 0.5
 _QUEUE_KB = 8 * 1024
 """Memory for what is fetched ahead: a reader often stops after a few records."""
@@ -48,10 +50,10 @@ class PartitionReader:
         self._consumer: Consumer | None = None
         self._end_consumer: Consumer | None = None
 
-    def records(self, topic: str, partition: int, offset: int = OFFSET_BEGINNING) -> Generator[Any, None, None]:
-        """Yield confluent-kafka's messages from an offset to the end. Raises OffsetsGone, and HelenusError as
-        `errors.broker_error`: BROKER_UNREACHABLE if nothing comes for the timeout. Read it to its end, or
-        close it, before the next one.
+    def records(self, topic: str, partition: int, offset: int = BEGINNING, end: int = 0) -> Generator[Any, None, None]:
+        """Yield confluent-kafka's messages from an offset to the end, for which it waits if that is before `end`: for
+        transactions that are open. Raises OffsetsGone, and HelenusError as `errors.broker_error`: BROKER_UNREACHABLE
+        if nothing comes for the timeout. Read it to its end, or close it, before the next one.
         """
         consumer = self._consumer = self._consumer or new_client(Consumer, self._config, self._reports, self._where)
         where = f"{self._where}, topic {topic}, partition {partition}"
@@ -70,7 +72,8 @@ class PartitionReader:
                     yield message
                     deadline = time.monotonic() + self._timeout_s
                 elif error.code() == KafkaError._PARTITION_EOF:
-                    return
+                    if message.offset() >= end:
+                        return
                 elif error.code() == KafkaError._AUTO_OFFSET_RESET:
                     raise OffsetsGone(Kind.OFFSETS_LOST, f"Kafka: {error.str()}", where)
                 elif error.fatal() or not (error.retriable() or error.code() in _PASSING):
