@@ -108,7 +108,7 @@ class Undeliverable:
                 raise
             topic = self._settings.dead_letters
             advice = (
-                f"it has no dead letter either: {error.what}. Let the worker create and write {topic}; {cause.advice}"
+                f"it has no dead letter: {error.what}. Let the worker create and write {topic}; or {cause.advice}"
             )
             raise HelenusError(cause.kind, cause.what, cause.where, advice) from None
         self._has_topic = True
