@@ -107,9 +107,7 @@ class Undeliverable:
             if error.action is Action.RETRY:
                 raise
             topic = self._settings.dead_letters
-            advice = (
-                f"it has no dead letter: {error.what}. Let the worker create and write {topic}; or {cause.advice}"
-            )
+            advice = f"it has no dead letter: {error.what}. Let the worker create and write {topic}; or {cause.advice}"
             raise HelenusError(cause.kind, cause.what, cause.where, advice) from None
         self._has_topic = True
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from helenus_connector.cassandra_rows import budget
 from helenus_connector.config.connector import ConnectorSettings
@@ -145,7 +145,7 @@ class Stage:
 
     def close(self) -> None:
         """Close all but the session and the Log, which others use too."""
-        for part in filter(None, (self._gate, self._resolver, self._appender, self._registry)):
+        for part in filter(None, cast("Any", (self._gate, self._resolver, self._appender, self._registry))):
             part.close()
 
     @property
