@@ -104,11 +104,16 @@ class PartitionReader:
         if self._end_consumer is None:
             config = {**self._config, "isolation.level": "read_uncommitted"}
             self._end_consumer = new_client(Consumer, config, self._reports, self._where)
-        try:
-            _, end = self._end_consumer.get_watermark_offsets(TopicPartition(topic, partition), timeout=self._timeout_s)
-        except KafkaException as failure:
-            raise topic_error(failure.args[0], self._where, topic) from None
-        return int(end)
+        place, deadline = TopicPartition(topic, partition), time.monotonic() + self._timeout_s
+        while True:
+            try:
+                _, end = self._end_consumer.get_watermark_offsets(place, timeout=self._timeout_s)
+                return int(end)
+            except KafkaException as failure:
+                error = failure.args[0]
+                if error.code() not in _MOVING or time.monotonic() > deadline:
+                    raise topic_error(error, self._where, topic) from None
+            time.sleep(_MOVING_S)
 
     def close(self) -> None:
         """End the connections."""
@@ -118,5 +123,8 @@ class PartitionReader:
         self._consumer = self._end_consumer = None
 
 
+_MOVING = {KafkaError.NOT_LEADER_FOR_PARTITION, KafkaError.LEADER_NOT_AVAILABLE, KafkaError.OFFSET_NOT_AVAILABLE}
+"""Of a partition that was just made, or has a new leader."""
+_MOVING_S = 0.1
 _PASSING = {KafkaError._TRANSPORT, KafkaError._ALL_BROKERS_DOWN, KafkaError._RESOLVE, KafkaError._TIMED_OUT}
 """Errors after which librdkafka tries again by itself."""
