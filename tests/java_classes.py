@@ -13,6 +13,7 @@ from pathlib import Path
 import pyspark
 
 from helenus_connector.query import spark_session
+from helenus_sinks import chunk_reader
 from helenus_stack import cassandra
 from helenus_stack.jars import fetch, read_lock
 from helenus_stack.java import java_home
@@ -22,13 +23,16 @@ from helenus_stack.resolve import resolve
 HELENUS = Path(spark_session.__file__).with_name("helenus.jar")
 NODETOOL = Path(cassandra.__file__).with_name("nodetool.jar")
 OLD_CASSANDRA = Path(cassandra.__file__).with_name("old-cassandra.jar")
+CHUNKS = Path(chunk_reader.__file__).with_name("java") / "helenus-chunks.jar"
 SOURCES = {
     HELENUS: (["LocalFiles.java", "Job.java", "BatchHandover.java"], 17),
     NODETOOL: (["Nodetool.java"], 11),
     OLD_CASSANDRA: (["OldCassandra.java"], 11),
+    CHUNKS: (["ChunkReader.java", "ChunkDeserializer.java", "ChunkConverter.java"], 11),
 }
 """By jar the sources beside it, and for which Java."""
 MANIFESTS = {OLD_CASSANDRA: b"Manifest-Version: 1.0\nPremain-Class: helenus.OldCassandra\n"}
+_OF_KAFKA = ("kafka-clients-", "connect-api-")
 _DATE = (2026, 1, 1, 0, 0, 0)
 
 
@@ -37,7 +41,8 @@ def compiled(jar: Path) -> dict[str, bytes]:
     names, version = SOURCES[jar]
     compiler = next(jar for jar in fetch(read_lock("avro"), Silent(), resolve) if jar.name.startswith("ecj-"))
     asm = next(jar for jar in fetch(read_lock("cassandra-3.11"), Silent(), resolve) if jar.name.startswith("asm-"))
-    libraries = os.pathsep.join(map(str, [*Path(pyspark.__file__).with_name("jars").glob("*.jar"), asm]))
+    kafka = [jar for jar in fetch(read_lock("connect"), Silent(), resolve) if jar.name.startswith(_OF_KAFKA)]
+    libraries = os.pathsep.join(map(str, [*kafka, *Path(pyspark.__file__).with_name("jars").glob("*.jar"), asm]))
     java = java_home(17, Silent(), newer=True) / "bin/java"
     with tempfile.TemporaryDirectory() as folder:
         options = [f"-{version}", "-nowarn", "-proc:none", "-g:none", "-cp", libraries, "-d", folder]

@@ -97,7 +97,7 @@ SCHEMAS_DEFERRED = Gauge(
 RECORDS = Counter("helenus_connector_records_total", "Records written to the data topic.", _LABELS)
 RECORDS_TOO_LARGE = Counter(
     "helenus_connector_records_too_large_total",
-    "Records too large for their topic: dead-lettered, or written without their largest columns.",
+    "Records too large for their topic: dead-lettered, in chunks, or without their largest columns.",
     _LABELS,
 )
 EVENTS_REPEATED = Counter(

@@ -136,7 +136,7 @@ POLICIES: dict[Kind, Policy] = {
     Kind.RECORD_TOO_LARGE: Policy(
         Action.STOP,
         "raise max.message.bytes of the topic and producer.message.max.bytes of the worker; or set errors.large.record "
-        "to reference or dead-letter",
+        "to dead-letter, chunk or reference",
     ),
     Kind.REGISTRY_UNREACHABLE: Policy(
         Action.RETRY, "check value.converter.schema.registry.url and that the registry is up"

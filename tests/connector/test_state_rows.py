@@ -19,12 +19,13 @@ from connector.test_state_index import DictStore
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from helenus_connector.cassandra_rows.clustering_bounds import covering
 from helenus_connector.interfaces.event import Event
 from helenus_connector.interfaces.merged_change import MergedChange, PoisonEvent, ReadRequest, RowChange
 from helenus_connector.interfaces.resolver import SchemaChanged
 from helenus_connector.state.rows import _partition, _row_bytes
 from helenus_connector.state.rows._merge import TopicPartitionMerger
-from helenus_connector.state.rows._partition import PartitionState, covering
+from helenus_connector.state.rows._partition import PartitionState
 from helenus_connector.state.rows._row import NO_PAGE, CellRow
 from helenus_connector.state.rows._row_bytes import dump_row, load_row
 from helenus_connector.state.store.packing import LAST_SECOND

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from connector.staged import ALL, CLUSTERED, DATA, DEAD_LETTERS, EVENTS, NODE, Staged, int32, rows, table
 
+from helenus_connector.config.connector import ConnectorSettings, PulsarConnectorSettings
 from helenus_connector.interfaces.event import Event
 from helenus_connector.interfaces.image import Image
 from helenus_connector.testing.cassandra import MemoryReader
@@ -193,3 +194,27 @@ def test_a_dead_letter_asks_for_all_that_its_events_did(tmp_path: Path, monkeypa
     assert outcome.dead_lettered == 3
     ((_, _, key_of_letter, value, _),) = staged.appended
     assert (key_of_letter, decode(value or b"").scope) == (key, Scope.PARTITION)
+
+
+def test_a_topic_of_dead_letters_is_made_when_it_is_needed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By default no table stops at a record that is too large; one whose dead letter is refused says both."""
+    staged = Staged(CLUSTERED, tmp_path, monkeypatch)
+    assert not staged.stage.settings.has_dead_letters
+    key = staged.codec.encode((int32(1), int32(1)))
+    events = [Event(EVENTS, 0, 1, 1000, key, encode(Change("1" * 32, NODE, Scope.ROW, write_time=1)))]
+    staged.log.fail("append", HelenusError(Kind.RECORD_TOO_LARGE, "too large", DATA), times=None, topics=[DATA])
+    staged.log.fail("create", HelenusError(Kind.BROKER_REFUSED, "no right"), times=None, topics=[DEAD_LETTERS])
+    with pytest.raises(HelenusError, match=f"too large.*no dead letter: no right.*{DEAD_LETTERS}") as error:
+        staged.stage.run(events, [], trust_images=True)
+    assert error.value.kind is Kind.RECORD_TOO_LARGE
+    staged.log.mend()
+    staged.log.fail("append", HelenusError(Kind.RECORD_TOO_LARGE, "too large", DATA), times=None, topics=[DATA])
+    assert staged.stage.run(events, [], trust_images=True).dead_lettered == 1
+    assert [record.topic for record in staged.appended] == [DEAD_LETTERS]
+
+
+def test_chunks_are_for_kafka() -> None:
+    properties = {"name": "n", "keyspace": "ks", "table": "t", "output.format": "json", "errors.large.record": "chunk"}
+    assert ConnectorSettings.from_properties(properties, "test").has_chunks
+    with pytest.raises(HelenusError, match="chunks are for Kafka"):
+        PulsarConnectorSettings.from_properties(properties, "test")

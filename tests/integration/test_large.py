@@ -69,7 +69,7 @@ def fill(session: Any, stage: Staged, large: int = 1, rows: int = 3) -> None:
 
 
 def test_the_connector_stops_and_names_the_record(staged: Make, session: Any) -> None:
-    stage = staged()
+    stage = staged(errors_large_record="fail")
     fill(session, stage)
     events = [stage.event(key) for key in keys(3)]
     for _ in range(2):  # nothing is skipped: the next start meets it again
@@ -87,7 +87,7 @@ def test_the_connector_stops_and_names_the_record(staged: Make, session: Any) ->
 
 
 def test_a_dead_letter(staged: Make, session: Any) -> None:
-    stage = staged(errors_large_record="dead-letter")
+    stage = staged()
     fill(session, stage)
     events = [stage.event(key, digest=key.hex()) for key in keys(3)]
     outcome = stage.run(events)
@@ -277,7 +277,7 @@ def test_a_value_of_5_mb_where_the_broker_takes_1(
     """From the commit log to the topic, by every policy, and whole when the limits are raised. Nothing stalls."""
     value = random.Random(2).randbytes(FIVE_MB)
     eventually(lambda: _answers(session), "the driver is connected again")
-    stage = staged("k int PRIMARY KEY, a int, w blob")
+    stage = staged("k int PRIMARY KEY, a int, w blob", errors_large_record="fail")
     table = f"large.{stage.settings.table}"
     insert = session.prepare(f"INSERT INTO {table} (k, a, w) VALUES (?, ?, ?)")
     pipeline = Pipeline(status, tmp_path / "agent")
@@ -300,7 +300,7 @@ def test_a_value_of_5_mb_where_the_broker_takes_1(
     assert in_base64 < int(re.search(r"of (\d+) bytes", error.value.what)[1]) < in_base64 + 500  # type: ignore[index]
     stage.log.close()
 
-    letters = staged("", errors_large_record="dead-letter")
+    letters = staged("")
     assert letters.run(events).dead_lettered == 1
     (dead_letter,) = letters.dead_letters()
     assert (dead_letter.key(), dead_letter.value()) == (events[1].key, events[1].value)

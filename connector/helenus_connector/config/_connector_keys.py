@@ -265,8 +265,16 @@ class ConnectorKeys(StateSettings):
     """Longest pause between two such attempts; the first is half a second."""
     errors_data_loss: Annotated[Literal["fail", "continue"], Group("Error Handling")] = "fail"
     """When events expired before they were read: stop, or go on and count them."""
-    errors_large_record: Annotated[Literal["fail", "dead-letter", "reference"], Group("Error Handling")] = "fail"
-    """What becomes of a record too large for its topic: stop, dead-letter it, or leave out its largest columns."""
+    errors_large_record: Annotated[Literal["dead-letter", "chunk", "reference", "fail"], Group("Error Handling")] = (
+        "dead-letter"
+    )
+    """What becomes of a record too large for its topic: dead-letter it, write it in chunks, leave out its largest
+    columns, or stop.
+    """
+    errors_large_record_max_bytes: Annotated[int, Field(ge=1_000_000), Group("Error Handling", "LOW", expert=True)] = (
+        64 * 1024 * 1024
+    )
+    """Largest record that is written in chunks; a larger one is dead-lettered."""
 
     @classmethod
     def from_properties(cls, properties: Mapping[str, str], source: str, *more: Any, **named: Any) -> Self:

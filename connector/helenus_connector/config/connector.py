@@ -251,8 +251,16 @@ class ConnectorSettings(ConnectorKeys):
 
     @property
     def has_dead_letters(self) -> bool:
-        """Return whether events may go to the topic of dead letters."""
-        return self.errors_tolerance == "all" or self.errors_large_record == "dead-letter"
+        """Return whether events are expected in the topic of dead letters: then it is created at the start. Otherwise
+        the first record that is too large creates it.
+        """
+        is_chosen = "errors_large_record" in self.model_fields_set and self.errors_large_record == "dead-letter"
+        return self.errors_tolerance == "all" or is_chosen
+
+    @property
+    def has_chunks(self) -> bool:
+        """Return whether records may be in chunks, in a topic beside the data topic."""
+        return self.errors_large_record == "chunk" and self.needs_registry
 
 
 class PulsarConnectorSettings(ConnectorSettings):

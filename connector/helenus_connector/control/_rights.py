@@ -8,6 +8,7 @@ from helenus_connector.config.connector import ConnectorSettings
 from helenus_connector.config.state import marker_topic
 from helenus_connector.config.worker import WorkerSettings
 from helenus_schemas.errors import HelenusError
+from helenus_sinks.chunks import chunk_topic
 from helenus_sinks.kafka.rights import TopicUse, missing_rights
 
 _ANY_NUMBER = -1  # of partitions: while the events topic is missing, nobody knows how many
@@ -48,6 +49,9 @@ def _writes(worker: WorkerSettings, table: ConnectorSettings, partitions: int) -
     data_factor = table.data_creation.replication_factor
     data_factor = factor if data_factor is None else data_factor
     yield TopicUse(table.data, ("WRITE",), partitions, data_factor)
+    if table.has_chunks:
+        chunk_partitions = partitions if partitions == _ANY_NUMBER else 2 * partitions
+        yield TopicUse(chunk_topic(table.data), ("WRITE", "READ"), chunk_partitions, data_factor)
     if table.schema_store == "topic" or table.defers_schemas:
         yield TopicUse(table.schema_store_topic, ("WRITE", "READ"), 1, factor)
     if not table.markers:

@@ -15,6 +15,7 @@ from helenus_connector.log.choice import data_log, events_log, planner
 from helenus_connector.log.events import OffsetRange, Offsets, Planner
 from helenus_schemas.errors import Action, HelenusError, Kind
 from helenus_schemas.names import counted
+from helenus_sinks.chunks import chunk_topic
 from helenus_sinks.log import Log
 
 
@@ -89,6 +90,8 @@ class TopicQueries:
                 {"cleanup.policy": "delete"},
                 settings.data_creation.replication_factor,
             )
+        if settings.has_chunks:
+            self._data.create(chunk_topic(settings.data), 2 * events, *settings.data_creation)
         if settings.has_dead_letters:
             self._data.create(settings.dead_letters, 1, {})
 

@@ -8,6 +8,7 @@ from helenus_connector.config.connector import ConnectorSettings
 from helenus_connector.config.state import marker_topic
 from helenus_connector.interfaces.resolved_key import ResolvedKey
 from helenus_connector.interfaces.shape import Record, ShapedRecord
+from helenus_connector.pipeline._chunked_records import ChunkedRecords
 from helenus_connector.pipeline._table_version import TableVersions
 from helenus_connector.pipeline._undeliverable import Undeliverable
 from helenus_connector.pipeline.batch_outcome import BatchOutcome
@@ -22,15 +23,31 @@ _RELEASED_HEADER = ("gate", b"released")
 
 
 class RecordAppender:
-    """Appends the records of one table's stage, and counts them."""
+    """Appends the records of one table's stage, and counts them. `chunked` writes them where some may have chunks."""
 
     def __init__(self, settings: ConnectorSettings, versions: TableVersions, undeliverable: Undeliverable) -> None:
         self._marker_topic = None if settings.markers else marker_topic(settings.data)
         self._keeps_rows = settings.state == "rows"
         self._versions = versions
         self._undeliverable = undeliverable
+        self.chunked = ChunkedRecords(settings, versions) if settings.has_chunks else None
         self._creation_of = settings.creation_of
         self._routed_topics: set[str] = set()  # that are there, with the data topic's number of partitions
+
+    def begin_batch(self) -> None:
+        """Begin a batch, or the next attempt at it."""
+        if self.chunked is not None:
+            self.chunked.begin_batch()
+
+    def end_batch(self) -> None:
+        """End a batch whose records are acknowledged, or committed."""
+        if self.chunked is not None:
+            self.chunked.end_batch()
+
+    def close(self) -> None:
+        """Close the connections that it has itself."""
+        if self.chunked is not None:
+            self.chunked.close()
 
     def append(self, log: Log, resolved: ResolvedKey, outcome: BatchOutcome, shaped: ShapedRecord | None) -> None:
         """Append a record, or count and dead-letter what has none. Raises as the Log, and as `Undeliverable`."""
@@ -46,13 +63,29 @@ class RecordAppender:
                 if error.kind is not Kind.RECORD_TOO_LARGE:
                     raise
                 outcome.too_large += 1
+                if self._append_in_chunks(log, resolved, outcome, shaped):
+                    return
                 append = partial(self._append_record, log, resolved, outcome, topic=shaped.topic)
                 self._undeliverable.replace_large_record(
                     log, resolved, shaped, self._versions.current.shape, append, error
                 )
 
+    def _append_in_chunks(self, log: Log, resolved: ResolvedKey, outcome: BatchOutcome, shaped: ShapedRecord) -> bool:
+        if self.chunked is None:
+            return False
+        if shaped.topic is not None and shaped.topic not in self._routed_topics:
+            self._create_topic(log, shaped.topic)
+        append = partial(self._append_record, log, resolved, outcome, topic=shaped.topic, has_chunks=True)
+        return self.chunked.append_large(log, resolved, shaped, self._versions.current.shape, append)
+
     def _append_record(
-        self, log: Log, resolved: ResolvedKey, outcome: BatchOutcome, record: Record, topic: str | None = None
+        self,
+        log: Log,
+        resolved: ResolvedKey,
+        outcome: BatchOutcome,
+        record: Record,
+        topic: str | None = None,
+        has_chunks: bool = False,
     ) -> None:
         if topic is not None and topic not in self._routed_topics:
             self._create_topic(log, topic)
@@ -64,7 +97,13 @@ class RecordAppender:
             if not self._versions.current.table.statics or resolved.scope is Scope.TABLE or self._keeps_rows:
                 return
             record = without_scope(record)  # what is left is the record of the static columns
-        log.append(topic or self._versions.current.topic, resolved.partition, *record)
+        topic = topic or self._versions.current.topic
+        if self.chunked is None or has_chunks:
+            log.append(topic, resolved.partition, *record)
+        else:
+            if resolved.read_rows is not None and is_marker(record):
+                self.chunked.delete_scope(log, topic, resolved)
+            self.chunked.append(log, topic, resolved.partition, *record)
         resolved.records += 1
         outcome.records += 1
 

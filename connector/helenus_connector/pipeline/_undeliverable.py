@@ -8,17 +8,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
+import structlog
+
 from helenus_connector.config.connector import ConnectorSettings
 from helenus_connector.gate.event_content import requested_scope
 from helenus_connector.interfaces.event import Event
 from helenus_connector.interfaces.resolved_key import ResolvedKey
 from helenus_connector.interfaces.resolver import SchemaChanged
 from helenus_connector.interfaces.shape import Record, Shape, ShapedRecord
-from helenus_schemas.errors import HelenusError, Kind
+from helenus_schemas.errors import Action, HelenusError, Kind
 from helenus_schemas.event.change import Change, Scope
 from helenus_schemas.event.wire import decode, encode, without_frames
 from helenus_sinks import dead_letters
 from helenus_sinks.log import Log
+
+_log = structlog.get_logger(__name__)
 
 
 class Undeliverable:
@@ -28,6 +32,7 @@ class Undeliverable:
         self._settings = settings
         self._name = f"{settings.keyspace}.{settings.table}"
         self._stops_on_error = settings.errors_tolerance == "none"
+        self._has_topic = settings.has_dead_letters  # created with the connector's other topics
 
     def bury_events(self, log: Log, events: Iterable[tuple[Event, HelenusError]]) -> int:
         """Dead-letter events that can't be decoded, and return their number. Raises the first one's error if the
@@ -71,12 +76,9 @@ class Undeliverable:
         error: HelenusError,
     ) -> None:
         """Do what `errors.large.record` says with a record that the broker refuses for its size: `append` a smaller
-        one, or a dead letter. Raises RECORD_TOO_LARGE if the connector stops.
+        one, or a dead letter. Raises RECORD_TOO_LARGE if the connector stops, or no dead letter can be written.
         """
         cause = self._with_position(resolved, error, self._name)
-        if self._settings.errors_large_record == "dead-letter":
-            self._bury(log, resolved, shaped.key, cause)
-            return
         if self._settings.errors_large_record == "reference" and shaped.image is not None:
             for smaller, left_out in shape.smaller(shaped.image):
                 record = shaped.make(smaller)
@@ -86,7 +88,28 @@ class Undeliverable:
                 except HelenusError as retry_error:
                     if retry_error.kind is not Kind.RECORD_TOO_LARGE:
                         raise
-        raise cause
+        if self._settings.errors_large_record == "fail":
+            raise cause
+        self._create_topic(log, cause)
+        topic = self._settings.dead_letters
+        _log.warning("record.too_large", table=self._name, error=cause.what, where=cause.where, dead_letters=topic)
+        self._bury(log, resolved, shaped.key, cause)
+
+    def _create_topic(self, log: Log, cause: HelenusError) -> None:
+        """Create the topic of dead letters where it was not expected to be needed. Raises the `cause`, with why there
+        is none, if the broker refuses it.
+        """
+        if self._has_topic:
+            return
+        try:
+            log.create(self._settings.dead_letters, 1, {})
+        except HelenusError as error:
+            if error.action is Action.RETRY:
+                raise
+            topic = self._settings.dead_letters
+            advice = f"it has no dead letter: {error.what}. Let the worker create and write {topic}; or {cause.advice}"
+            raise HelenusError(cause.kind, cause.what, cause.where, advice) from None
+        self._has_topic = True
 
     def _with_position(self, resolved: ResolvedKey, error: HelenusError, where: str) -> HelenusError:
         offset = f", offset {resolved.event.offset}" if resolved.event else ""

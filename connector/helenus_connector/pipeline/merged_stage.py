@@ -74,6 +74,7 @@ class MergedStage:
     def begin(self, table: Table) -> None:
         """Begin a batch. `table` is the table's current definition, with all its columns."""
         self._begin()
+        self._appender.begin_batch()  # nobody says here what became of the one before: it counts as failed
         if self._table != table:
             self._table = table
             self._cell_requests = CellRequests(self.settings, self._session, table, self._append_event, self._budget)
@@ -198,6 +199,7 @@ class MergedStage:
     def close(self) -> None:
         """Close all but the session and the Log, which others use too."""
         self._budget.close()
+        self._appender.close()
         if self._registry is not None:
             self._registry.close()
 

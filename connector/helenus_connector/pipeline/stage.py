@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from helenus_connector.cassandra_rows import budget
 from helenus_connector.config.connector import ConnectorSettings
@@ -80,8 +80,8 @@ class Stage:
         if settings.resolver == "none":
             self._resolver = WrittenResolver(self._gate, self._resolver, settings.published)
         self._undeliverable = Undeliverable(settings)
-        appender = RecordAppender(settings, self.versions, self._undeliverable)
-        self._publisher = Publisher(self.versions, appender, self._undeliverable)
+        self._appender = RecordAppender(settings, self.versions, self._undeliverable)
+        self._publisher = Publisher(self.versions, self._appender, self._undeliverable)
 
     def run(
         self,
@@ -129,6 +129,7 @@ class Stage:
         outcome.dropped += gate_batch.settle_verified(resolved.verified_changes, resolved.unseen_changes)
         if transaction is not None:
             transaction.commit(outcome, FLUSH_TIMEOUT_S)
+        self._appender.end_batch()
         # 6. mark: from here on, copies of what was published are dropped.
         gate_batch.save()
         reach("connector.after-mark")
@@ -144,10 +145,8 @@ class Stage:
 
     def close(self) -> None:
         """Close all but the session and the Log, which others use too."""
-        self._gate.close()
-        self._resolver.close()
-        if self._registry is not None:
-            self._registry.close()
+        for part in filter(None, cast("Any", (self._gate, self._resolver, self._appender, self._registry))):
+            part.close()
 
     @property
     def _version(self) -> TableVersion:
@@ -169,6 +168,7 @@ class Stage:
     ) -> BatchOutcome | None:
         """Do steps 2 to 5. Returns None if they are to be repeated; if it `is_last` that is an error."""
         outcome = BatchOutcome.from_intake(intake)
+        self._appender.begin_batch()
         self.versions.declare(self.log)
         publisher, has_read_rows = self._publisher.traced(trace), False
         try:

@@ -2,6 +2,7 @@
 
 - `log`: `KafkaLog`.
 - `owned_log`: `OwnedKafkaLog`, of one producer of a run that owns the records of topics; `owners`: which run that is.
+- `partition_reader`: reads a partition from an offset on.
 - `groups`: the positions that consumer groups have committed.
 - `errors`: librdkafka's errors as ours.
 - `rights`: what a login may not do with topics.

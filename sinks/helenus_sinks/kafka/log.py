@@ -13,6 +13,7 @@ from confluent_kafka import KafkaError, KafkaException, Producer
 from helenus_schemas.errors import HelenusError, Kind
 from helenus_sinks.kafka._topics import KafkaTopics
 from helenus_sinks.kafka.errors import MISSING, REFUSED, DeliveryReports, broker_error, new_client, text_of, topic_error
+from helenus_sinks.kafka.partition_reader import PartitionReader
 from helenus_sinks.kafka.rights import TopicUse, missing_rights
 from helenus_sinks.kafka.settings import DEFAULTS, client_settings
 from helenus_sinks.log import DeclaredSchemas, Headers, TopicError
@@ -159,6 +160,14 @@ class KafkaLog:
                 f"Kafka did not acknowledge {unacknowledged or 'some'} records in time{reason}",
                 self._where,
             )
+
+    def deliver(self, timeout: float) -> None:
+        """Wait as `flush`, and leave a transaction open where there are any."""
+        self.flush(timeout)
+
+    def partition_reader(self) -> PartitionReader:
+        """Return what reads partitions of this cluster with this login."""
+        return PartitionReader(client_settings({key: str(text) for key, text in self._config.items()}))
 
     def close(self) -> None:
         if self._producer is not None:

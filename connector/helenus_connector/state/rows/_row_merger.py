@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from helenus_connector.cassandra_rows.clustering_bounds import covering
 from helenus_connector.state.rows._cell_merge import MergeResult, merge_update
 from helenus_connector.state.rows._cell_rules import NEVER, Doubts
-from helenus_connector.state.rows._partition import covering
 from helenus_connector.state.rows._row import CellRow
 from helenus_connector.state.rows._row_read import ReadMerger, RowRead
 from helenus_connector.state.rows._row_store import STATIC_PREFIX, RowStore

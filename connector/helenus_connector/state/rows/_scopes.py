@@ -13,10 +13,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 
+from helenus_connector.cassandra_rows.clustering_bounds import covering
 from helenus_connector.interfaces.event import Event
 from helenus_connector.interfaces.image import Bounds
 from helenus_connector.interfaces.merged_change import MergedChange, ReadRequest, RowChange
-from helenus_connector.state.rows._partition import covering
 from helenus_connector.state.rows._read_requests import ReadRequests
 from helenus_connector.state.rows._row import CellRow
 from helenus_connector.state.rows._row_image import RowImages
