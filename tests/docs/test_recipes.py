@@ -34,7 +34,7 @@ WORDS = {
 """What is a recipe's own in its command line."""
 
 
-@pytest.mark.parametrize("recipe", [*WORDS, "to_spark"])
+@pytest.mark.parametrize("recipe", [*WORDS, "to_spark", "to_spark_table"])
 def test_without_its_arguments_a_recipe_says_what_they_are(recipe: str) -> None:
     process = subprocess.run(
         [sys.executable, RECIPES / f"{recipe}.py", "localhost:9092"], capture_output=True, text=True
@@ -51,12 +51,14 @@ def test_java_s_libraries_are_those_that_were_run() -> None:
     assert set(of_pom) <= run
 
 
-@pytest.mark.parametrize("page", ["docs/sinks.md", "sinks/recipes/to_spark.py"])
-def test_spark_s_packages_are_those_that_were_run(page: str) -> None:
-    lock = ROOT / "tests" / "integration" / "spark_avro.lock"
-    run = {jar.coordinates for jar in parse_lock(lock.read_text(), lock.name)}
-    named = re.findall(r"org\.apache\.spark:[\w.:-]+", (ROOT / page).read_text())
-    assert len(named) == 2
+@pytest.mark.parametrize(
+    ("page", "count"), [("docs/sinks.md", 8), ("sinks/recipes/to_spark.py", 2)], ids=["page", "recipe"]
+)
+def test_spark_s_packages_are_those_that_were_run(page: str, count: int) -> None:
+    locks = [ROOT / "tests" / "integration" / f"{name}.lock" for name in ("spark_avro", "spark_tables")]
+    run = {jar.coordinates for lock in locks for jar in parse_lock(lock.read_text(), lock.name)}
+    named = re.findall(r"(?:org\.apache\.(?:spark|iceberg)|io\.delta):[\w.:-]+", (ROOT / page).read_text())
+    assert len(named) == count
     assert set(named) <= run
 
 
