@@ -1,18 +1,21 @@
 """Merges a data topic into a table by Spark: to_spark_table.py BROKERS REGISTRY TOPIC FORMAT TABLE CHECKPOINT
 
-FORMAT is iceberg or delta, TABLE one of a catalog, such as lake.shop.orders, and CHECKPOINT a directory of Spark's, on
-any file system. Each batch is one MERGE, merge on read: deletes and old rows are only marked, and maintenance of the
-table's own writes files anew. A batch that comes again changes nothing. The program makes the table, or fills one that
-has at least the key's columns, `_topic_partition INT` and `_offset BIGINT`. docs/sinks.md has the spark-submit for each
-format. Needs what to_spark.py needs.
+FORMAT is iceberg or delta. TABLE is one of a catalog that outlives Spark, such as lake.shop.orders, or for Delta a
+directory, as delta.`/lake/orders`. CHECKPOINT is a directory of Spark's, on any file system. Each batch is one MERGE,
+merge on read: deletes and old rows are only marked, and maintenance of the table's own writes files anew. A batch that
+comes again changes nothing. The program makes the table, or fills one that has at least the key's columns,
+`_topic_partition INT` and `_offset BIGINT`. docs/sinks.md has the spark-submit for each format. Needs what to_spark.py
+needs.
 """
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from functools import partial
 
-from pyspark.sql import DataFrame, Window
+from pyspark.errors import AnalysisException
+from pyspark.sql import DataFrame, SparkSession, Window
 from pyspark.sql import functions as f
 from pyspark.sql.types import ArrayType, DataType, MapType, StructType
 from records import read_columns
@@ -46,15 +49,24 @@ def new_fields(stored: DataType, needed: DataType, path: str) -> Iterator[str]:
         yield from new_fields(stored.valueType, needed.valueType, f"{path}.value")
 
 
+def read_table(spark: SparkSession, table: str) -> DataFrame | None:
+    """Give the table; None if it can't be found. One that is there all the same is not made anew: CREATE refuses it."""
+    try:
+        return spark.table(table)
+    except AnalysisException:
+        return None
+
+
 def make_table(changes: DataFrame, table: str, table_format: str) -> None:
     """Make the table, or give it the columns and the fields of types that it lacks."""
     spark, needed = changes.sparkSession, changes.drop("_deleted").schema
-    if not spark.catalog.tableExists(table):
+    stored = read_table(spark, table)
+    if stored is None:
         columns = ", ".join(f"`{field.name}` {field.dataType.simpleString()}" for field in needed)
         own = {n: v for n, v in PROPERTIES.items() if n.startswith("delta.") == (table_format == "delta")}
         properties = ", ".join(f"'{name}' = '{value}'" for name, value in own.items())
         spark.sql(f"CREATE TABLE {table} ({columns}) USING {table_format} TBLPROPERTIES ({properties})")
-    elif fields := ", ".join(new_fields(spark.table(table).schema, needed, "")):
+    elif fields := ", ".join(new_fields(stored.schema, needed, "")):
         spark.sql(f"ALTER TABLE {table} ADD COLUMNS ({fields})")
 
 
@@ -63,9 +75,8 @@ def store(registry: Registry, topic: str, table: str, table_format: str, batch: 
     spark = batch.sparkSession
 
     def stored(key: list[str]) -> DataFrame | None:
-        if not spark.catalog.tableExists(table):
-            return None
-        return spark.table(table).select(*key, f.col(PARTITION).alias("_partition"))
+        rows = read_table(spark, table)
+        return None if rows is None else rows.select(*key, f.col(PARTITION).alias("_partition"))
 
     batch.persist()
     if count := batch.count():
@@ -81,6 +92,7 @@ def store(registry: Registry, topic: str, table: str, table_format: str, batch: 
         changes.createOrReplaceTempView("changes")
         equal = " AND ".join(f"t.`{name}` = s.`{name}`" for name in key)
         names = [name for name in changes.columns if name != "_deleted"]
+        # A batch that comes again, after a kill, finds its own rows: they are not older than it.
         spark.sql(
             f"MERGE INTO {table} t USING changes s ON {equal}"
             " WHEN MATCHED AND s._deleted AND s._offset >= t._offset THEN DELETE"
@@ -95,6 +107,8 @@ def store(registry: Registry, topic: str, table: str, table_format: str, batch: 
 def main() -> None:
     settings = parse_settings(__doc__, ["format", "table", "checkpoint"])
     table_format, table, checkpoint = settings.target
+    if table_format not in ("iceberg", "delta"):
+        sys.exit(f"to_spark_table.py: FORMAT is iceberg or delta, not {table_format}")
     run(settings, checkpoint, partial(store, Registry(settings), settings.topic, table, table_format))
 
 
