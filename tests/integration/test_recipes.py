@@ -465,7 +465,8 @@ def test_spark_honours_markers_and_growth(tmp_path: Path) -> None:
     check_growth(fill_by_spark(tmp_path, "from to_spark import current, store", repr(str(tmp_path / "out"))))
 
 
-@pytest.mark.long  # it starts a JVM
+@pytest.mark.long  # it starts a JVM, and installs a PySpark (450 MB) once
+@pytest.mark.timeout(1800)
 @pytest.mark.parametrize("table_format", ["iceberg", "delta"])
 def test_spark_merges_on_read(table_format: str, tmp_path: Path) -> None:
     """The same records and batches, merged by to_spark_table.py, in files that only mark what is deleted."""
@@ -485,11 +486,10 @@ def spark_for_tables() -> Path:
     version = re.search(r"pyspark==([\d.]+)", (RECIPES.parents[1] / "docs" / "sinks.md").read_text())
     assert version
     folder = cache_directory() / "tests" / f"pyspark-{version[1]}"
-    with exclusive(
-        cache_directory() / "tests" / ".pyspark-lock", Silent(), "waiting for another test to install PySpark"
-    ):
+    with exclusive(folder.with_suffix(".lock"), Silent(), "waiting for another test to install PySpark"):
         if not folder.exists():
             partial = folder.with_suffix(".new")
+            shutil.rmtree(partial, ignore_errors=True)  # of a test that was killed
             install = ["install", "--quiet", "--disable-pip-version-check", "--no-deps", "--target", str(partial)]
             subprocess.run(
                 [sys.executable, "-m", "pip", *install, f"pyspark=={version[1]}", "py4j==0.10.9.9"], check=True
