@@ -14,6 +14,7 @@ import json
 import re
 import sys
 import time
+from collections.abc import Callable
 from functools import partial, reduce
 from pathlib import Path
 
@@ -137,36 +138,49 @@ def current(spark: SparkSession, directory: str, key: list[str]) -> DataFrame:
     return stored.where("_n = 1 AND NOT _deleted").drop("_n", "batch", *OWN)
 
 
+def read_changes(
+    registry: Registry, topic: str, batch: DataFrame, stored: Callable[[list[str]], DataFrame | None]
+) -> DataFrame:
+    """The rows of a batch and the keys that are deleted, with `OWN`, by markers too: a key may come more than once.
+
+    `stored` gives the keys that are stored already, with `_partition`, of the key columns that it is given.
+    """
+    key_schema = registry.get_newest(f"{topic}-key")
+    key = list(read_columns(key_schema).types)
+    decoded = rows(batch, registry, topic).persist()
+    # A key with a null in it is that of a partition's static columns, or has a value of no bytes.
+    records = decoded.where("_scope IS NULL").drop(*MARKER)
+    parts = [records.dropna(subset=key)]
+    if left_out := records.where(" OR ".join(f"`{name}` IS NULL" for name in key)).count():
+        notes.say("left out: records of static columns alone, or with a value of no bytes in the key", left_out)
+    if batch.where(header("scope").isNotNull()).limit(1).count():
+        keys = parts[0].select(*key, "_partition")
+        if (earlier := stored(key)) is not None:
+            keys = keys.unionByName(earlier)
+        gone = wiped(batch, decoded.where("_scope IS NOT NULL"), keys.distinct(), key_schema)
+        parts += [deleted.withColumn("_deleted", f.lit(True)) for deleted in gone]
+    return reduce(partial(DataFrame.unionByName, allowMissingColumns=True), parts)
+
+
 def store(registry: Registry, topic: str, directory: str, batch: DataFrame, number: int) -> None:
     """Write a batch, with the keys that its markers took."""
+
+    def stored(key: list[str]) -> DataFrame | None:
+        if not any(Path(directory).glob("batch=*")):
+            return None
+        earlier = batch.sparkSession.read.option("mergeSchema", True).parquet(directory)
+        return earlier.where(f"batch != {number}").select(*key, "_partition")
+
     batch.persist()
     if count := batch.count():
-        key_schema = registry.get_newest(f"{topic}-key")
-        key = list(read_columns(key_schema).types)
-        decoded = rows(batch, registry, topic).persist()
-        # A key with a null in it is that of a partition's static columns, or has a value of no bytes.
-        records = decoded.where("_scope IS NULL").drop(*MARKER)
-        parts = [records.dropna(subset=key)]
-        if left_out := records.where(" OR ".join(f"`{name}` IS NULL" for name in key)).count():
-            notes.say("left out: records of static columns alone, or with a value of no bytes in the key", left_out)
-        if batch.where(header("scope").isNotNull()).limit(1).count():
-            stored_keys = parts[0].select(*key, "_partition")
-            if any(Path(directory).glob("batch=*")):
-                earlier = batch.sparkSession.read.option("mergeSchema", True).parquet(directory)
-                earlier = earlier.where(f"batch != {number}").select(*key, "_partition")
-                stored_keys = stored_keys.unionByName(earlier)
-            gone = wiped(batch, decoded.where("_scope IS NOT NULL"), stored_keys.distinct(), key_schema)
-            parts += [keys.withColumn("_deleted", f.lit(True)) for keys in gone]
-        table = reduce(partial(DataFrame.unionByName, allowMissingColumns=True), parts)
-        table.write.mode("overwrite").parquet(f"{directory}/batch={number}")
-        decoded.unpersist()
+        changes = read_changes(registry, topic, batch, stored)
+        changes.write.mode("overwrite").parquet(f"{directory}/batch={number}")
         print(f"{count} records", flush=True)
-    batch.unpersist()
+    batch.sparkSession.catalog.clearCache()
 
 
-def follow(spark: SparkSession, settings: Settings) -> None:
+def follow(spark: SparkSession, settings: Settings, checkpoint: str, write: Callable[[DataFrame, int], None]) -> None:
     """Run the query until it is stopped; with --once, to the end of the topic. Raises Spark's errors."""
-    (directory,) = settings.target
     source = {
         "kafka.isolation.level": "read_committed",
         **{f"kafka.{name}": value for name, value in settings.kafka.items()},
@@ -176,9 +190,8 @@ def follow(spark: SparkSession, settings: Settings) -> None:
         "includeHeaders": True,
     }
     writer = spark.readStream.format("kafka").options(**source).load().writeStream
-    writer = writer.option("checkpointLocation", str(Path(directory, "_checkpoint")))
+    writer = writer.option("checkpointLocation", checkpoint)
     how = {"availableNow": True} if settings.once else {"processingTime": "5 seconds"}
-    write = partial(store, Registry(settings), settings.topic, directory)
     writer.trigger(**how).foreachBatch(write).start().awaitTermination()
 
 
@@ -189,22 +202,28 @@ def cause(error: Exception) -> str:
     return (telling or lines or [type(error).__name__])[-1 if telling else 0].strip()
 
 
-def main() -> None:
+def run(settings: Settings, checkpoint: str, write: Callable[[DataFrame, int], None]) -> None:
     """Follow the topic of the command line; what may pass is tried again, but not with --once."""
-    settings = parse_settings(__doc__, ["directory"])
     # Spark's own lines at INFO would be dozens for each batch.
     spark = SparkSession.builder.appName(settings.topic).config("spark.log.level", "WARN").getOrCreate()
+    name = Path(sys.argv[0]).name
     while True:
         try:
-            return follow(spark, settings)
+            return follow(spark, settings, checkpoint, write)
         except Failure as failure:
-            sys.exit(f"to_spark.py: {failure}")
+            sys.exit(f"{name}: {failure}")
         except (PySparkException, Py4JJavaError) as error:
             problem = f"{settings.topic} at {settings.brokers}: {cause(error)}"
             if settings.once:
-                sys.exit(f"to_spark.py: {problem}")
+                sys.exit(f"{name}: {problem}")
             notes.say(f"{problem}; trying again", kind="spark")
             time.sleep(RETRY_S)
+
+
+def main() -> None:
+    settings = parse_settings(__doc__, ["directory"])
+    (directory,) = settings.target
+    run(settings, str(Path(directory, "_checkpoint")), partial(store, Registry(settings), settings.topic, directory))
 
 
 if __name__ == "__main__":

@@ -303,6 +303,23 @@ def test_a_key_whose_type_grows_stays_one(store: Store, values: list[tuple[bool,
     assert sorted(stored_rows) == sorted(rows.items())
 
 
+@stores
+def test_a_dropped_column_stays(store: Store, tmp_path: Path) -> None:
+    """Rows that change afterwards have null in it, as Cassandra would show if it were there again; others keep it."""
+    publisher = Publisher()
+    columns = [*KEY, Column("v", INT), Column("w", TEXT)]
+    for present in (columns, columns[:-1]):
+        publisher.become(present)
+        for c in (2, 1) if present is columns else (1,):
+            values = [cql_bytes(INT, 5), cql_bytes(TEXT, "old")][: len(present) - len(KEY)]
+            publisher.row(0, [cql_bytes(INT, 0), cql_bytes(INT, c)], values)
+        with store.open(tmp_path) as target:
+            offset = target.read_offsets([0]).get(0, 0)
+            target.store(publisher.batch(publisher.topic[0][offset:]).for_table(target))
+    rows = {row["c"]: row.get("w") for row in store.rows(tmp_path, ["k", "c"])}
+    assert rows == {1: None, 2: in_store(store, TEXT, "old")}
+
+
 def fill(target: Any, publisher: Publisher, offsets: list[int], size: tuple[int, int]) -> list[int]:
     """Store a batch, as `batches.run` does. Returns where the next one begins."""
     parts = zip(publisher.topic, offsets, size, strict=True)

@@ -13,9 +13,11 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 from docs.recipe_stores import STORES, Publisher
+from pyspark.sql.types import ArrayType, IntegerType, MapType, StringType, StructType
 from records import Failure, Schemas, merge_schemas, read_columns
 from registry import Registry
 from settings import parse_settings, read_properties
+from to_spark_table import new_fields
 
 from helenus_schemas.cql.table import Column
 from helenus_schemas.cql.types import parse
@@ -34,7 +36,7 @@ WORDS = {
 """What is a recipe's own in its command line."""
 
 
-@pytest.mark.parametrize("recipe", [*WORDS, "to_spark"])
+@pytest.mark.parametrize("recipe", [*WORDS, "to_spark", "to_spark_table"])
 def test_without_its_arguments_a_recipe_says_what_they_are(recipe: str) -> None:
     process = subprocess.run(
         [sys.executable, RECIPES / f"{recipe}.py", "localhost:9092"], capture_output=True, text=True
@@ -51,13 +53,42 @@ def test_java_s_libraries_are_those_that_were_run() -> None:
     assert set(of_pom) <= run
 
 
-@pytest.mark.parametrize("page", ["docs/sinks.md", "sinks/recipes/to_spark.py"])
-def test_spark_s_packages_are_those_that_were_run(page: str) -> None:
-    lock = ROOT / "tests" / "integration" / "spark_avro.lock"
-    run = {jar.coordinates for jar in parse_lock(lock.read_text(), lock.name)}
-    named = re.findall(r"org\.apache\.spark:[\w.:-]+", (ROOT / page).read_text())
-    assert len(named) == 2
+@pytest.mark.parametrize(
+    ("page", "count"), [("docs/sinks.md", 8), ("sinks/recipes/to_spark.py", 2)], ids=["page", "recipe"]
+)
+def test_spark_s_packages_are_those_that_were_run(page: str, count: int) -> None:
+    locks = [ROOT / "tests" / "integration" / f"{name}.lock" for name in ("spark_avro", "spark_tables")]
+    run = {jar.coordinates for lock in locks for jar in parse_lock(lock.read_text(), lock.name)}
+    named = re.findall(r"(?:org\.apache\.(?:spark|iceberg)|io\.delta):[\w.:-]+", (ROOT / page).read_text())
+    assert len(named) == count
     assert set(named) <= run
+
+
+def test_fields_that_a_table_of_spark_lacks() -> None:
+    """Columns, and fields of types at any depth, by the paths that ALTER TABLE has for them."""
+
+    def table(*fields: str, more: str = "") -> StructType:
+        inner = StructType()
+        for field in fields:
+            inner = inner.add(field, IntegerType())
+        columns = StructType().add("k", IntegerType()).add("u", inner).add("l", ArrayType(inner))
+        columns = columns.add("m", MapType(StringType(), ArrayType(inner)))
+        return columns.add(more, inner) if more else columns
+
+    assert list(new_fields(table("a"), table("a"), "")) == []
+    assert list(new_fields(table("a", "b"), table("b"), "")) == []
+    assert list(new_fields(table("a"), table("a", "b", more="w"), "")) == [
+        "`u`.`b` int",
+        "`l`.element.`b` int",
+        "`m`.value.element.`b` int",
+        "`w` struct<a:int,b:int>",
+    ]
+
+
+def test_a_table_of_another_format_is_refused() -> None:
+    words = ["localhost:9", "http://127.0.0.1:9", "data-ks.t", "hudi", "t", "checkpoint"]
+    process = subprocess.run([sys.executable, RECIPES / "to_spark_table.py", *words], capture_output=True, text=True)
+    assert (process.returncode, process.stderr) == (1, "to_spark_table.py: FORMAT is iceberg or delta, not hudi\n")
 
 
 def test_a_broker_that_is_away_is_said_in_one_line(tmp_path: Path) -> None:

@@ -6,12 +6,14 @@ import json
 import os
 import pickle
 import random
+import re
 import shutil
 import subprocess
 import sys
 from base64 import b64decode
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from decimal import Decimal
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +35,7 @@ from schemas.java import Program
 from helenus_schemas.cql.table import Column
 from helenus_schemas.cql.types import CqlType, parse
 from helenus_schemas.event.change import Bound
+from helenus_stack.files import cache_directory, exclusive
 from helenus_stack.jars import fetch, parse_lock
 from helenus_stack.java import java_home
 from helenus_stack.progress import Silent
@@ -194,6 +197,8 @@ def test_each_store_becomes_the_table(pipeline: Pipeline, session: Any, tmp_path
     session.execute(f"DELETE FROM {TABLE} WHERE k = 0 AND c = 'b'")
     session.execute(f"DELETE FROM {TABLE} WHERE k = 1")
     session.execute(f"INSERT INTO {TABLE} (k, c, t) VALUES (1, 'z', 'again')")
+    session.execute(f"INSERT INTO {TABLE} (k, c, t) VALUES (2, 'brief', 'x') USING TTL 3")
+    eventually(lambda: (2, "brief") not in of_cassandra(session), "the row has expired")
     is_on_the_topic(pipeline, session)
     for which, rows_by_recipe in ((10, first), (len(of_cassandra(session)), recipes.run())):
         assert {name: len(rows) for name, rows in rows_by_recipe.items()} == dict.fromkeys(rows_by_recipe, which)
@@ -202,7 +207,10 @@ def test_each_store_becomes_the_table(pipeline: Pipeline, session: Any, tmp_path
             for row, ours in zip(rows_by_recipe[name], rows_by_recipe["to_duckdb"], strict=True):
                 assert row == {**ours, **{c: ours[c] or [] for c in collections}}, name
     rows = rows_by_recipe["to_duckdb"]
-    assert {(row["k"], row["c"]): row["t"] for row in rows} == of_cassandra(session)
+    plain = ("k", "c", "t", "n", "b", "f", "later")
+    stored = session.execute(f"SELECT {', '.join(plain)} FROM {TABLE}")
+    assert sorted(tuple(row[name] for name in plain[:2]) for row in rows) == sorted(of_cassandra(session))
+    assert {tuple(row[name] for name in plain) for row in rows} == {tuple(row) for row in stored}
     assert [(row["k"], row["later"]) for row in rows if row["later"]] == [(0, "x")]
     (bare,) = (row for row in rows if (row["k"], row["c"]) == (0, "bare"))
     assert {value for name, value in bare.items() if name not in ("k", "c")} == {None}
@@ -444,59 +452,125 @@ def test_java_and_spark(pipeline: Pipeline, session: Any, tmp_path: Path) -> Non
     }
 
 
+ICEBERG = """spark.sql.catalog.lake=org.apache.iceberg.spark.SparkCatalog
+spark.sql.catalog.lake.type=hadoop
+spark.sql.catalog.lake.warehouse={}/lake"""
+DELTA = """spark.sql.extensions=io.delta.sql.DeltaSparkSessionExtension
+spark.sql.catalog.spark_catalog=org.apache.spark.sql.delta.catalog.DeltaCatalog
+spark.databricks.delta.snapshotPartitions=1"""
+
+
 @pytest.mark.long  # it starts a JVM
 def test_spark_honours_markers_and_growth(tmp_path: Path) -> None:
     """Records of the connector's own shape, given to to_spark.py's `store` in batches, one of them twice."""
+    check_growth(fill_by_spark(tmp_path, "from to_spark import current, store", repr(str(tmp_path / "out"))))
+
+
+@pytest.mark.long  # it starts a JVM, and installs a PySpark (450 MB) once
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("table_format", ["iceberg", "delta"])
+def test_spark_merges_on_read(table_format: str, tmp_path: Path) -> None:
+    """The same records and batches, merged by to_spark_table.py, in files that only mark what is deleted."""
+    table = "lake.ks.t" if table_format == "iceberg" else f"delta.`{tmp_path}/lake`"
+    setting = """from to_spark_table import store
+def current(spark, table, key): return spark.table(table)"""
+    conf = (ICEBERG if table_format == "iceberg" else DELTA).replace("{}", str(tmp_path)).splitlines()
+    rows = fill_by_spark(tmp_path, setting, f"{table!r}, {table_format!r}", conf, spark_for_tables())
+    check_growth(rows)
+    written = {path.name for path in (tmp_path / "lake").rglob("*")}
+    marks = [name for name in written if name.endswith("-deletes.parquet") or name.startswith("deletion_vector")]
+    assert marks, written
+
+
+def spark_for_tables() -> Path:
+    """A folder with the PySpark that Iceberg's and Delta's releases are for; what is installed is newer."""
+    version = re.search(r"pyspark==([\d.]+)", (RECIPES.parents[1] / "docs" / "sinks.md").read_text())
+    assert version
+    folder = cache_directory() / "tests" / f"pyspark-{version[1]}"
+    with exclusive(folder.with_suffix(".lock"), Silent(), "waiting for another test to install PySpark"):
+        if not folder.exists():
+            partial = folder.with_suffix(".new")
+            shutil.rmtree(partial, ignore_errors=True)  # of a test that was killed
+            install = ["install", "--quiet", "--disable-pip-version-check", "--no-deps", "--target", str(partial)]
+            subprocess.run(
+                [sys.executable, "-m", "pip", *install, f"pyspark=={version[1]}", "py4j==0.10.9.9"], check=True
+            )
+            partial.rename(folder)
+    return folder
+
+
+def fill_by_spark(
+    tmp_path: Path, setting: str, target: str, conf: Sequence[str] = (), spark: Path | None = None
+) -> list[dict[str, Any]]:
+    """Give records to the `store` of a recipe in three batches, the last one twice. Returns the table's rows.
+
+    A type and the table grow between them; the last batch has markers of all scopes, among rows and deletes.
+    """
     publisher = Publisher()
     int32, key = CqlType("int"), [Column("start", parse("int"), "partition_key", 0)]
     key += [Column("c", parse("decimal"), "clustering", 0, reversed=True), Column("d", parse("int"), "clustering", 1)]
+
+    def raw(k: int, c: Decimal, d: int) -> list[bytes]:
+        return [cql_bytes(int32, k), cql_bytes(CqlType("decimal"), c), cql_bytes(int32, d)]
+
+    ends = [[0, 0]]
     for number, fields in enumerate((("street",), ("street", "zip"))):
         place_type = CqlType("udt", (CqlType("text"), int32)[: len(fields)], frozen=True, label="place", fields=fields)
         places = CqlType("map", (CqlType("text"), place_type), frozen=True)
-        publisher.become([*key, Column("m", places)])
+        publisher.become([*key, Column("m", places), *[Column("w", int32)] * number])
         value = Pairs([("at", ("Elm", 7)[: len(fields)])])
         for k in range(4):
             for c in range(4):
-                names = [cql_bytes(int32, k), cql_bytes(CqlType("decimal"), Decimal(c) / 2), cql_bytes(int32, number)]
-                publisher.row(k % 2, names, [cql_bytes(places, value)])
-    cut = [len(part) for part in publisher.topic]
-    whole = [cql_bytes(int32, 0), None, None]
-    publisher.marker(0, whole)
+                publisher.row(k % 2, raw(k, Decimal(c) / 2, number), [cql_bytes(places, value), *[None] * number])
+        ends.append([len(part) for part in publisher.topic])
+    publisher.marker(0, [cql_bytes(int32, 0), None, None])
     publisher.marker(
         1, [cql_bytes(int32, 1), None, None], (None, Bound(True, (cql_bytes(CqlType("decimal"), Decimal(1)),)))
     )
     publisher.truncation(0)
-    publisher.row(0, [cql_bytes(int32, 2), cql_bytes(CqlType("decimal"), Decimal(9)), cql_bytes(int32, 0)], [None])
+    publisher.row(0, raw(2, Decimal(9), 0), [None, cql_bytes(int32, 5)])
+    publisher.row(1, raw(3, Decimal(0), 0), None)
     publisher.marker(0, [cql_bytes(int32, 8), None, None])
-    parts = [
-        [message for part, n in zip(publisher.topic, cut, strict=True) for message in (part[n:] if late else part[:n])]
-        for late in (False, True)
-    ]
+    ends.append([len(part) for part in publisher.topic])
     records = [
-        [(m.key(), m.value(), m.partition(), m.offset(), m.headers()) for m in part] for part in (*parts, parts[1])
+        [
+            (m.key(), m.value(), m.partition(), m.offset(), m.headers())
+            for part, start, end in zip(publisher.topic, *bounds, strict=True)
+            for m in part[start:end]
+        ]
+        for bounds in pairwise(ends)
     ]
     schemas = {number: publisher.registry.schema(number) for number in publisher.registry.schemas}
-    (tmp_path / "records").write_bytes(pickle.dumps((records, schemas, publisher.registry.subjects)))
+    (tmp_path / "records").write_bytes(pickle.dumps(([*records, records[-1]], schemas, publisher.registry.subjects)))
     script = f"""import pickle, sys; sys.path.insert(0, {str(RECIPES)!r})
-from to_spark import current, store
 from pyspark.sql import SparkSession
+{setting}
 batches, schemas, subjects = pickle.load(open({str(tmp_path / "records")!r}, "rb"))
 class Registry:
     def get_schema(self, number): return schemas[number]
     def get_newest(self, subject): return schemas[subjects[subject]]
 spark = SparkSession.builder.getOrCreate()
 columns = "key binary, value binary, partition int, offset bigint, headers array<struct<key string, value binary>>"
-for number, batch in zip((0, 1, 1), batches):
-    store(Registry(), {TOPIC_IN_MEMORY!r}, {str(tmp_path / "out")!r}, spark.createDataFrame(batch, columns), number)
-for line in current(spark, {str(tmp_path / "out")!r}, ["start", "c", "d"]).toJSON().collect(): print(line)"""
-    rows = [json.loads(line) for line in run_spark(["-c", script]).splitlines() if line.startswith("{")]
+for number, batch in zip((0, 1, 2, 2), batches):
+    store(Registry(), {TOPIC_IN_MEMORY!r}, {target}, spark.createDataFrame(batch, columns), number)
+for line in current(spark, [{target}][0], ["start", "c", "d"]).toJSON().collect(): print(line)"""
+    printed = run_spark(["-c", script], conf, spark)
+    return [json.loads(line) for line in printed.splitlines() if line.startswith("{")]
+
+
+def check_growth(rows: list[dict[str, Any]]) -> None:
+    """Check that rows are those of `fill_by_spark`."""
     # c descends: the range holds what is from 1 up. Of partition 1 the odd ones are left, and of 0 what came last.
     expected = {(k, c, d) for k in (1, 3) for c in range(4) for d in (0, 1) if k == 3 or c < 2} | {(2, 18, 0)}
+    expected.remove((3, 0, 0))
     assert {(row["start"], 2 * decimal(row["c"]), row["d"]) for row in rows} == expected
     assert len(rows) == len(expected)
     for row in rows:
-        if row["start"] != 2:
+        if row["start"] == 2:
+            assert (row.get("m"), row["w"]) == (None, 5)
+        else:
             assert row["m"] == {"at": {"street": "Elm"} if row["d"] == 0 else {"street": "Elm", "zip": 7}}
+            assert row.get("w") is None
 
 
 def decimal(value: dict[str, Any]) -> Decimal:
@@ -516,16 +590,21 @@ def by_java(pipeline: Pipeline, directory: Path) -> dict[tuple[int, str], dict[s
     return {(key["k"], key["c"]): json.loads(row) for key, row in ((json.loads(k), row) for k, row in lines)}
 
 
-def run_spark(command: list[str]) -> str:
-    """Run Python with the packages that to_spark.py needs. Returns what it prints."""
-    lock = Path(__file__).with_name("spark_avro.lock")
+def run_spark(command: list[str], conf: Sequence[str] = (), spark: Path | None = None) -> str:
+    """Run Python with the packages of a recipe, on the PySpark of a folder. Returns what it prints."""
+    lock = Path(__file__).with_name("spark_tables.lock" if spark else "spark_avro.lock")
     jars = ",".join(map(str, fetch(parse_lock(lock.read_text(), lock.name), Silent(), resolve)))
+    small = ["spark.ui.enabled=false", "spark.sql.shuffle.partitions=1", "spark.sql.adaptive.enabled=false"]
+    more = ["spark.sql.session.timeZone=UTC", "spark.driver.extraJavaOptions=-XX:TieredStopAtLevel=1", *small, *conf]
+    options = " ".join(f"--conf {setting}" for setting in more)
     environment = {
         **os.environ,
         "JAVA_HOME": str(java_home(17, Silent())),
         "PYSPARK_PYTHON": sys.executable,
-        "PYSPARK_SUBMIT_ARGS": f"--master local[1] --conf spark.sql.session.timeZone=UTC --jars {jars} pyspark-shell",
+        "PYSPARK_SUBMIT_ARGS": f"--master local[1] {options} --jars {jars} pyspark-shell",
     }
+    if spark:
+        environment |= {"PYTHONPATH": str(spark), "SPARK_HOME": str(spark / "pyspark")}
     process = subprocess.run([sys.executable, *command], env=environment, capture_output=True, encoding="utf-8")
     assert process.returncode == 0, process.stderr[-5000:]
     assert " INFO " not in process.stderr

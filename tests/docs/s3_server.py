@@ -1,0 +1,99 @@
+"""A server of S3's API, S3Proxy over a directory, in a process of its own. It checks the signatures of requests."""
+
+from __future__ import annotations
+
+import socket
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from patience import PATIENCE_S
+
+from helenus_stack.jars import fetch, parse_lock
+from helenus_stack.java import java_home
+from helenus_stack.progress import Silent
+from helenus_stack.resolve import resolve
+
+LOCK = Path(__file__).with_name("s3proxy.lock")
+BUCKET, REGION, LOGIN, PASSWORD = "lake", "us-east-1", "helenus", "s3cret"
+
+
+@dataclass(frozen=True)
+class S3Server:
+    """A running server: its address, and the options by which clients of other makers reach it."""
+
+    address: str
+
+    @property
+    def of_pyarrow(self) -> dict[str, str]:
+        return {
+            "endpoint_override": self.address,
+            "scheme": "http",
+            "region": REGION,
+            "access_key": LOGIN,
+            "secret_key": PASSWORD,
+        }
+
+    @property
+    def of_delta(self) -> dict[str, str]:
+        return {
+            "AWS_ENDPOINT_URL": f"http://{self.address}",
+            "AWS_ALLOW_HTTP": "true",
+            "AWS_REGION": REGION,
+            "AWS_ACCESS_KEY_ID": LOGIN,
+            "AWS_SECRET_ACCESS_KEY": PASSWORD,
+        }
+
+    @property
+    def of_iceberg(self) -> dict[str, str]:
+        return {
+            "s3.endpoint": f"http://{self.address}",
+            "s3.region": REGION,
+            "s3.access-key-id": LOGIN,
+            "s3.secret-access-key": PASSWORD,
+        }
+
+
+@contextmanager
+def running_s3(directory: Path) -> Iterator[S3Server]:
+    """Start a server with its bucket in a directory, and end it."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{free.getsockname()[1]}"
+    (directory / "data" / BUCKET).mkdir(parents=True)
+    properties = {
+        "s3proxy.endpoint": f"http://{address}",
+        "s3proxy.authorization": "aws-v4",
+        "s3proxy.identity": LOGIN,
+        "s3proxy.credential": PASSWORD,
+        "jclouds.provider": "filesystem-nio2",
+        "jclouds.filesystem.basedir": str(directory / "data"),
+    }
+    file = directory / "s3proxy.properties"
+    file.write_text("".join(f"{name}={value}\n" for name, value in properties.items()))
+    (jar,) = fetch(parse_lock(LOCK.read_text(), LOCK.name), Silent(), resolve)
+    java = str(java_home(17, Silent(), newer=True) / "bin/java")
+    with open(directory / "s3proxy.log", "wb") as log:
+        command = [java, "-Xmx256m", "-XX:TieredStopAtLevel=1", "-jar", str(jar), "--properties", str(file)]
+        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+    try:
+        _wait_for(address, process, directory / "s3proxy.log")
+        yield S3Server(address)
+    finally:
+        process.kill()
+        process.wait()
+
+
+def _wait_for(address: str, process: subprocess.Popen[bytes], log: Path) -> None:
+    host, _, port = address.partition(":")
+    deadline = time.monotonic() + PATIENCE_S
+    while process.poll() is None and time.monotonic() < deadline:
+        try:
+            socket.create_connection((host, int(port)), 5).close()
+            return
+        except OSError:
+            time.sleep(0.1)
+    raise AssertionError(log.read_text()[-3000:])
