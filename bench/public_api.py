@@ -60,7 +60,7 @@ def measure(public: str, batches: int) -> tuple[list[float], float]:
     setup()
     ended_at: list[float] = []
     cpu_s: list[float] = []
-    done = threading.Event()
+    is_done = threading.Event()
     with tempfile.TemporaryDirectory() as folder:
         properties = {"bootstrap.servers": "none:9092", "checkpoint.dir": folder, "spark.master": "local[2,4]"}
         worker = WorkerSettings.from_properties({**properties, "public.spark.api": public}, "bench")
@@ -74,12 +74,12 @@ def measure(public: str, batches: int) -> tuple[list[float], float]:
             if len(ended_at) in (batches, 2 * batches):
                 cpu_s.append(cpu_of(os.getpid()))
             if len(ended_at) == 2 * batches:
-                done.set()
+                is_done.set()
 
         rows = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", 1).load()  # always has a next batch
         writer = rows.writeStream.option("checkpointLocation", f"{folder}/checkpoint")
         query = start_query(spark.sparkContext, writer, process)
-        while not done.wait(1):
+        while not is_done.wait(1):
             if not query.isActive:
                 raise RuntimeError(f"the query has ended: {query.exception()}")
         query.stop()

@@ -148,9 +148,9 @@ def with_submitted(monkeypatch: pytest.MonkeyPatch, submitted: dict[str, str]) -
 def test_internals_are_used_of_known_versions_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     """Else by the public API, and without names of Spark's own that other versions may not have."""
     worker = WorkerSettings.from_properties(LEAST, "worker")
-    known = _spark_settings(worker, Path("/run/mine"))
+    settings = _spark_settings(worker, Path("/run/mine"))
     manager = "spark.sql.streaming.checkpointFileManagerClass"
-    assert (known["spark.helenus.internals"], manager in known) == ("true", True)
+    assert (settings["spark.helenus.internals"], manager in settings) == ("true", True)
     for version in ("4.4.0", "5.0.0.dev1", "4.20.1"):
         monkeypatch.setattr(pyspark, "__version__", version)
         settings = _spark_settings(worker, Path("/run/mine"))

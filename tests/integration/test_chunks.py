@@ -89,7 +89,7 @@ def joined(value: bytes | None) -> str:
     return "".join(row[column] or "" for column in COLUMNS)
 
 
-def kept(stage: Staged, has_chunks: bool) -> dict[bytes, bytes]:
+def records_of_topic(stage: Staged, has_chunks: bool) -> dict[bytes, bytes]:
     """What compaction would keep of the topic's first partition, which has chunks, or of the second."""
     records = messages(stage.bootstrap, chunk_topic(stage.settings.data))
     by_key = {m.key(): m.value() for m in records if (m.partition() == 0) is has_chunks}
@@ -98,12 +98,12 @@ def kept(stage: Staged, has_chunks: bool) -> dict[bytes, bytes]:
 
 def chunks_of(stage: Staged) -> dict[bytes, bytes]:
     """The chunks, by key."""
-    return kept(stage, True)
+    return records_of_topic(stage, True)
 
 
 def noted(stage: Staged) -> dict[bytes, bytes]:
     """The rows that are noted to have chunks, by record key."""
-    return kept(stage, False)
+    return records_of_topic(stage, False)
 
 
 def test_a_large_row_is_read_whole(staged: Make, session: Any, reader: ChunkReader) -> None:
@@ -148,15 +148,15 @@ def test_chunks_go_with_their_row(staged: Make, session: Any, reader: ChunkReade
     stage = staged()
     (key,) = keys(1)
     sizes = [3_500_000, 1_200_000, 20, 1_300_000, None]
-    left = []
+    chunk_counts = []
     for write_time, size in enumerate(sizes, 1):
         if size is None:
             session.execute(f"DELETE FROM chunks.{stage.settings.table} USING TIMESTAMP {write_time} WHERE k = 0")
         else:
             insert(session, stage, 0, write_time, text(size, write_time), write_time)
         assert stage.run([stage.event(key, write_time=write_time)]).published == 1
-        left.append(len(chunks_of(stage)))
-    assert left == [4, 2, 0, 2, 0]
+        chunk_counts.append(len(chunks_of(stage)))
+    assert chunk_counts == [4, 2, 0, 2, 0]
     insert(session, stage, 0, 9, "small", 9)
     stage.run([stage.event(key, write_time=9)])  # the next batch notes that the row has none
     assert noted(stage) == {}
@@ -256,10 +256,10 @@ def test_a_killed_writer(
     stage = staged()
     insert(session, stage, 0, 1, text(2_500_000), 1)
     names = ("contact_points", "cql_port", "local_dc", "bootstrap_servers")
-    known = json.dumps({name: getattr(status, name) for name in names})
+    server_addresses = json.dumps({name: getattr(status, name) for name in names})
     environment = os.environ | {"HELENUS_FAILPOINT": f"connector.{point}", "PYTHONPATH": os.pathsep.join(sys.path)}
     table = f"chunks.{stage.settings.table}"
-    command = [sys.executable, "-c", TO_KILL, known, str(tmp_path / "killed"), table]
+    command = [sys.executable, "-c", TO_KILL, server_addresses, str(tmp_path / "killed"), table]
     assert subprocess.run(command, env=environment, capture_output=True, timeout=120).returncode == -signal.SIGKILL
     assert stage.records() == []
     (key,) = keys(1)

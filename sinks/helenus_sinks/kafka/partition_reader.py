@@ -104,10 +104,10 @@ class PartitionReader:
         if self._end_consumer is None:
             config = {**self._config, "isolation.level": "read_uncommitted"}
             self._end_consumer = new_client(Consumer, config, self._reports, self._where)
-        place, deadline = TopicPartition(topic, partition), time.monotonic() + self._timeout_s
+        topic_partition, deadline = TopicPartition(topic, partition), time.monotonic() + self._timeout_s
         while True:
             try:
-                _, end = self._end_consumer.get_watermark_offsets(place, timeout=self._timeout_s)
+                _, end = self._end_consumer.get_watermark_offsets(topic_partition, timeout=self._timeout_s)
                 return int(end)
             except KafkaException as failure:
                 error = failure.args[0]
