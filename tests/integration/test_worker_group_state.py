@@ -133,10 +133,10 @@ def test_the_next_leader_has_the_state(group: WorkerGroup, shared: Path, writes:
     with exactly_once(group, writes, session):
         await_record(group.pipeline, ROWS_TABLE)
         leader.kill()
-        leader.start()
         eventually(point.exists, standby.tail)
         eventually(lambda: standby.process is not None and standby.process.poll() is not None, "its end")
         shutil.rmtree(group.checkpoint(standby))
+        leader.start()
         await_takeover(group, leader)
         standby.start()
         time.sleep(3)
