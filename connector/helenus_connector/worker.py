@@ -152,7 +152,7 @@ class Worker:
                 self._load_saved()
                 if self._member is not None and self._is_loaded:
                     self._member.show_status(self.connectors)
-                listener = self._serve(listener)
+                listener = self._serve(listener) if self._is_loaded else listener  # it is asked to stop
                 while not self._stopping.is_set() and (self._member is None or self._member.leads):
                     begun = time.thread_time()
                     self._turn(directory)

@@ -256,6 +256,17 @@ def test_a_hanging_look_at_the_tables_does_not_delay_the_end(tmp_path: Path, mon
         ends.join()
 
 
+def test_a_worker_that_is_stopped_before_it_has_read_anything_ends(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As one of a group that is to stop at the moment at which it comes to lead."""
+    worker = Fake(tmp_path, listeners="http://127.0.0.1:0")
+    monkeypatch.setattr(worker._topics, "close", lambda: None, raising=False)
+    monkeypatch.setattr(worker.tables, "close", lambda: None, raising=False)
+    monkeypatch.setattr(worker, "_load", worker.stop)
+    assert worker.run() is False
+
+
 def test_servers_that_never_answer_delay_no_other_connector(worker: Fake, monkeypatch: pytest.MonkeyPatch) -> None:
     """Over REST anyone may name such servers, and as many as they like."""
     monkeypatch.setattr("helenus_connector._table_scans._SLOW_S", 0.3)
