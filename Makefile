@@ -5,8 +5,9 @@ BIN := $(VENV)/bin
 export PYTHONDONTWRITEBYTECODE :=
 READY := $(VENV)/.ready
 COMPILED := $(shell sed -n 's/^    "\(.*\.py\)",$$/\1/p' hatch_build.py)
-# Tests wait for much, so more processes than cores keep these busy. With servers each needs 3 GB.
-WORKERS ?= 3
+# Tests wait for much, so more processes than cores keep these busy. Those with servers have a dozen processes each, and
+# 3 GB: three on two cores are so late that tests fail for it.
+WORKERS ?= 2
 UNIT_WORKERS ?= 5
 # tests/longest.py has the order of the files.
 BY_FILE := --dist loadfile --no-loadscope-reorder

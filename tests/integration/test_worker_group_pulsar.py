@@ -204,6 +204,7 @@ def test_what_is_done_over_rest_is_known_to_the_next_leader(group: WorkerGroup, 
     assert topic_ends(group.pipeline, topic) == events, "no snapshot began anew"
 
 
+@pytest.mark.long
 def test_the_next_leader_has_the_state(pipeline: Pipeline, session: Any) -> None:
     """Of rows and of keys: what it publishes of rows that end after the takeover, only they can know."""
     own = Pipeline(pipeline.status, pipeline.directory / "states")

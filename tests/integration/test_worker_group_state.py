@@ -123,6 +123,7 @@ def begun_anew(group: WorkerGroup) -> int:
     return sum(len(lines(worker, "state.begun_anew")) for worker in group.workers)
 
 
+@pytest.mark.long
 def test_the_next_leader_has_the_state(group: WorkerGroup, shared: Path, writes: WriteLog, session: Any) -> None:
     """One is killed as it is, and one once a batch is published, and Spark has not noted it. Its disk is lost too."""
     leader, standby = pair(group)
@@ -164,6 +165,7 @@ def test_a_leader_that_hangs_in_a_commit(group: WorkerGroup, shared: Path, write
     assert begun_anew(group) == 0
 
 
+@pytest.mark.long
 def test_a_state_that_is_lost_is_announced(group: WorkerGroup, shared: Path, writes: WriteLog, session: Any) -> None:
     """Rows are then learned from the events, and keys from the data topic."""
     group.stop()
@@ -176,6 +178,7 @@ def test_a_state_that_is_lost_is_announced(group: WorkerGroup, shared: Path, wri
     assert begun_anew(group) == 2
 
 
+@pytest.mark.long
 def test_a_worker_with_another_directory(group: WorkerGroup, shared: Path, directory: Path) -> None:
     """It takes nothing over, and says why; the rest of the group does not suffer."""
     leader, standby = pair(group)
