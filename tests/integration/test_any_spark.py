@@ -53,6 +53,7 @@ def write(session: Any) -> None:
         time.sleep(2)
 
 
+@pytest.mark.long  # test_by_spark_submit uses the public API, too
 def test_by_the_public_api_alone(pipeline: Pipeline, session: Any, directory: Path) -> None:
     """With a worker that is killed while it has batches."""
     with (directory / "worker.properties").open("a") as file:
