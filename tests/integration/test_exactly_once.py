@@ -224,6 +224,8 @@ def check_records(pipeline: Pipeline, writes: WriteLog, session: Any, has_state:
     )
 
 
+@pytest.mark.long  # five kills, each with a start after it; the next test kills once
+@pytest.mark.timeout(1800)
 def test_killed_at_each_step(pipeline: Pipeline, faults: WorkerFaults, writes: WriteLog, session: Any) -> None:
     """Of a task: before and after its transaction, and while what it published is marked. Of the driver: before Spark
     notes that the batch is done.
