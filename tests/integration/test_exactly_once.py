@@ -36,7 +36,7 @@ from helenus_stack.progress import Silent
 from helenus_stack.stack import Stack
 from helenus_stack.status import Status
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(1200)]
 
 TABLES = ("once.written", "once.read", "once.passing", "once.merged", "once.keyed")
 WRITTEN, READ, PASSING, MERGED, KEYED = TABLES

@@ -27,7 +27,7 @@ from helenus_stack.records import SCHEMA_TOPIC, messages, schemas_by_guid
 from helenus_stack.stack import Stack
 from helenus_stack.status import Status
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(1200)]
 
 KEYSPACE = "later"
 DEFER = {"key_schema_registration": "defer", "value_schema_registration": "defer"}

@@ -25,7 +25,7 @@ from patience import eventually
 from helenus_stack.stack import Stack
 from helenus_stack.status import Status
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(1200)]
 
 WRITTEN, READ = TABLES = ("grouped.written", "grouped.read")
 """Tables of which a record is a change, and the row as it is read."""
