@@ -45,7 +45,7 @@ with the row before it, which Spark keeps; and a row that has a null when it exp
 """
 OTHER = "once.other"
 KEYS = 200
-RATE = 150.0
+RATE = 60.0
 """Writes a second: a busy machine keeps up, and each batch has some of each table."""
 SUPPORT = {"exactly.once.support": "required"}
 CONNECT_JSON = "org.apache.kafka.connect.json.JsonConverter"
