@@ -15,7 +15,7 @@ import os
 import pstats
 import tempfile
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
@@ -33,6 +33,7 @@ from helenus_connector.state.rows._change_pack import pack_changes, unpack_chang
 from helenus_connector.state.rows._merge import TopicPartitionMerger
 from helenus_connector.state.store.pages import Pages
 from helenus_connector.testing.cassandra import Host, MemorySession
+from helenus_connector.testing.store import DictStore
 from helenus_schemas.codec.avro_long import long_bytes
 from helenus_schemas.codec.key import KeyCodec
 from helenus_schemas.cql.table import Table
@@ -40,24 +41,7 @@ from helenus_schemas.cql.table import Table
 REGISTRY = {"value.converter.schema.registry.url": "http://127.0.0.1:1"}
 
 
-class DictStore:
-    """A store in memory."""
-
-    def __init__(self) -> None:
-        self.values: dict[bytes, bytes] = {}
-
-    def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
-        return [self.values.get(key) for key in keys]
-
-    def put_many(self, values: Mapping[bytes, bytes]) -> None:
-        self.values.update(values)
-
-    def remove_many(self, keys: Iterable[bytes]) -> None:
-        for key in keys:
-            self.values.pop(key, None)
-
-
-class Decoding:
+class DecodingMerger:
     """Leaves all changes to the merger that decodes rows."""
 
     nodes = frozenset[bytes]()
@@ -139,7 +123,7 @@ def measure(
             stage.begin(table)
             began = time.process_time()
             pages: Any = Pages(store)
-            with nullcontext() if by_bytes else patch.object(_merge, "OrdinaryMerger", Decoding):
+            with nullcontext() if by_bytes else patch.object(_merge, "OrdinaryMerger", DecodingMerger):
                 merger = TopicPartitionMerger(table, codec, pages, 0, table.gc_grace_s)
             merged = list(merger.take(batch, now))
             pages.flush()
@@ -171,9 +155,7 @@ def stage_of(table: Table, directory: Path) -> MergedStage:
     )  # type: ignore[assignment]
     session = MemorySession([Host(node) for node in NODES], {table.keyspace: 3})
     settings = ConnectorSettings.from_properties(properties, "bench")
-    made = MergedStage(settings, session, Nothing(), lambda *_: None, directory)
-    made._versions._registry = Ids()  # type: ignore[assignment]
-    return made
+    return MergedStage(settings, session, Nothing(), lambda *_: None, directory, Ids())
 
 
 if __name__ == "__main__":

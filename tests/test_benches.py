@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 import pytest
-from bench import stage, written
+from bench import merged, stage, written
 
 from helenus_connector.pipeline import _table_version
 
@@ -29,3 +29,11 @@ def test_written(form: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capt
     monkeypatch.setattr("sys.argv", ["bench.written", *arguments])
     written.main()
     assert form in capsys.readouterr().out
+
+
+def test_merged(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr("sys.argv", ["bench.merged", "--rows", "60", "--batch", "20", "--rounds", "1"])
+    merged.main()
+    shown = capsys.readouterr().out
+    assert "narrow, by bytes: " in shown
+    assert "narrow, decoded: " in shown

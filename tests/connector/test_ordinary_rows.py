@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 import twice
 from agent.writer import Cell, Complex, Row, Update, table_of
+from bench.merged import DecodingMerger
 from connector.celled import NODE, OTHER, events
 from connector.test_state_index import DictStore
 from hypothesis import given
@@ -40,6 +41,7 @@ TABLES = (
     table_of("n", "k int pk, v int, w text, x int, m map<int,int>"),
     replace(table_of("d", "k int pk, v int, w text, x int"), dropped_at={"x": NOW * 10**6 + 20}),
     table_of("s", "k int pk, c int ck, st int static, v int, w text, x int"),
+    table_of("wide", "k int pk, v int, w text, x int, " + ", ".join(f"y{n} int" for n in range(70))),
 )
 ROWS = Path(_row_update.__file__).parent
 
@@ -52,21 +54,6 @@ def module(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     plain = twice.plain(source)
     plain.RowUpdater = twice.plain(ROWS / "_row_update.py").RowUpdater  # type: ignore[attr-defined]
     return plain
-
-
-class DecodingMerger:
-    """Leaves all to the merger that decodes rows."""
-
-    nodes = frozenset[bytes]()
-
-    def __init__(self, *_: Any) -> None:
-        pass
-
-    def follow(self, _: bool) -> None:
-        pass
-
-    def merge(self, _: Any) -> None:
-        return None
 
 
 def i(n: int) -> bytes:
@@ -108,6 +95,9 @@ def random_row(table: Table, clustering: tuple[bytes, ...], chance: random.Rando
                 columns[name] = Cell(value, time, (10, time_s + 10))
             case 2 | 3:
                 columns[name] = Cell(value, time)
+    for column in table.values:
+        if column.name.startswith("y") and chance.random() < 0.9:
+            columns[column.name] = Cell(i(chance.randrange(3)), time)
     if any(c.name == "m" for c in table.values) and chance.random() < 0.3:
         columns["m"] = Complex([Cell(i(1), time, path=i(2))])
     if any(c.name == "st" for c in table.values):

@@ -56,7 +56,7 @@ def publishing(module: ModuleType, own: list[ResolvedKey]) -> Any:
         current=SimpleNamespace(shape=Shape(), topic="data", table=SimpleNamespace(full_name="t"))
     )
     undeliverable = SimpleNamespace(bury_key=lambda log, key, failure: own.append(key))
-    return module.Publisher(versions, SimpleNamespace(chunked=None), undeliverable)
+    return module.Publisher(versions, SimpleNamespace(ordinary_append=lambda log: log.append), undeliverable)
 
 
 @st.composite

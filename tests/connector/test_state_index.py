@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -12,28 +12,9 @@ from helenus_connector.state.keys._key_index import KeyIndex, KeyReport
 from helenus_connector.state.store.calendar import Calendar
 from helenus_connector.state.store.keyed_store import KeyedStore
 from helenus_connector.state.store.pages import Pages
+from helenus_connector.testing.store import DictStore
 
 DAY_S = 86_400
-
-
-class DictStore:
-    """A store in memory."""
-
-    def __init__(self) -> None:
-        self.values: dict[bytes, bytes] = {}
-
-    def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
-        return [self.values.get(key) for key in keys]
-
-    def put_many(self, values: Mapping[bytes, bytes]) -> None:
-        self.values.update(values)
-
-    def remove_many(self, keys: Iterable[bytes]) -> None:
-        for key in keys:
-            self.values.pop(key, None)
-
-    def all_keys(self) -> Iterator[bytes]:
-        yield from sorted(self.values)
 
 
 def digest(values: Mapping[bytes, bytes]) -> str:

@@ -3,7 +3,7 @@ cimport cython
 from helenus_connector.interfaces.resolved_key cimport ResolvedKey
 
 cdef class Publisher:
-    cdef object _versions, _appender, _undeliverable, _chunked
+    cdef object _versions, _appender, _undeliverable
 
     @cython.locals(ordinary=list, records=list, resolved_key=ResolvedKey, record_count=cython.longlong)
     cpdef object publish(self, object log, object batch, object group, object outcome)

@@ -33,7 +33,6 @@ class Publisher:
         self._versions = versions
         self._appender = appender
         self._undeliverable = undeliverable
-        self._chunked = appender.chunked
 
     def traced(self, trace: StageTrace) -> Publisher:
         """Return what publishes a batch with this trace."""
@@ -54,9 +53,7 @@ class Publisher:
                 ordinary.append(resolved_key)
         # 4. append
         batch.note_publishing(ordinary)
-        append, topic = log.append, self._versions.current.topic
-        if self._chunked is not None:
-            append = partial(self._chunked.append, log)
+        append, topic = self._appender.ordinary_append(log), self._versions.current.topic
         record_count, newest_write_time = 0, None
         for resolved_key, record in zip(group, records, strict=True):
             if record is None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 
 from helenus_connector.config.connector import ConnectorSettings
@@ -48,6 +49,10 @@ class RecordAppender:
         """Close the connections that it has itself."""
         if self.chunked is not None:
             self.chunked.close()
+
+    def ordinary_append(self, log: Log) -> Callable[..., None]:
+        """Return the function, called as `Log.append`, by which records are appended that need nothing else of this."""
+        return log.append if self.chunked is None else partial(self.chunked.append, log)
 
     def append(self, log: Log, resolved: ResolvedKey, outcome: BatchOutcome, shaped: ShapedRecord | None) -> None:
         """Append a record, or count and dead-letter what has none. Raises as the Log, and as `Undeliverable`."""

@@ -136,7 +136,8 @@ class MergedStage:
                 resolved_keys.append(resolved)
         version = self._versions.current
         records = version.shape.rows(resolved_keys)  # 2. shape
-        append, topic, newest, count = self.log.append, version.topic, self.outcome.newest_write_time, 0
+        append, topic = self._appender.ordinary_append(self.log), version.topic
+        newest, count = self.outcome.newest_write_time, 0
         for change, resolved, record in zip(resolved_changes, resolved_keys, records, strict=True):
             if record is None:
                 self._publish(change)

@@ -43,6 +43,8 @@ cdef class ChangedRow:
     )
     cdef int read_elements(self, ChangedColumn column, unsigned long long number, bint shows_removed) except -1
 
+cdef bytes elements_bytes(ChangedColumn column, list parts, Py_ssize_t live, bint shows_removed)
+
 cdef int add_element(list parts, ChangedColumn column, bytes path, bytes value) except -1
 
 @cython.locals(number=int)

@@ -142,10 +142,14 @@ class ChangedRow:
             self.written |= 1 << number
             if is_replaced:
                 self.replaced |= 1 << number
-            if live:
-                self.values[column.index] = (size_bytes(live) if column.parts else b"") + b"".join(parts)
-            else:
-                self.values[column.index] = size_bytes(0) if shows_removed and column.parts else _NULL
+            self.values[column.index] = elements_bytes(column, parts, live, shows_removed)
+
+
+def elements_bytes(column: ChangedColumn, parts: list[bytes], live: int, shows_removed: bool) -> bytes:
+    """Return the CQL bytes of a collection, or a UDT, of which so many elements are `live`; NULL if it has none."""
+    if not live:
+        return size_bytes(0) if shows_removed and column.parts else _NULL
+    return (size_bytes(live) if column.parts else b"") + b"".join(parts)
 
 
 def add_element(parts: list[bytes], column: ChangedColumn, path: bytes, value: bytes | None) -> None:

@@ -14,5 +14,8 @@ cdef class OrdinaryMerger:
     cdef dict _plans
     cdef public set nodes
 
-    @cython.locals(match=Match, cells=bytes, name=bytes, mutation=bytes, size=cython.longlong, offset=Py_ssize_t, head=bytes, stored=bytes, page=cython.longlong)
+    @cython.locals(match=Match, cells=bytes, name=bytes, mutation=bytes, size=cython.longlong, offset=Py_ssize_t, stored=bytes, page=cython.longlong)
     cpdef object merge(self, object report)
+
+    @cython.locals(head=bytes)
+    cdef object _columns_of(self, bytes cells, Py_ssize_t end)

@@ -66,14 +66,11 @@ class OrdinaryMerger:
             return None
         try:
             size, offset = read_long(cells, _IDS_END)
-            if cells[0] != 2 or size < 0 or size > len(cells) - offset:  # 1 as an Avro long
-                return None
             offset += size
-            head = cells[:offset]
-            columns = self._plans[head] if head in self._plans else self._plan(head, cells)
-            stored = row_store.row_bytes[name]
+            columns = None if size < 0 else self._columns_of(cells, offset)
             if columns is None:
                 return None
+            stored = row_store.row_bytes[name]
             page = -1
             if self._has_partitions:
                 if not row_store.hides_nothing(name):
@@ -96,6 +93,13 @@ class OrdinaryMerger:
         op = "c" if before is None else "u"
         fields = self._partition, key, _ROW, op, before, after, write_time, expires, event, None
         return (_new(RowChange, fields),)
+
+    def _columns_of(self, cells: bytes, end: int) -> UpdateColumns | None:
+        """Return the columns that an update names before `end`; None if it is not ordinary. Raises SchemaChanged."""
+        if cells[0] != 2 or end > len(cells):  # 1 as an Avro long
+            return None
+        head = cells[:end]
+        return self._plans[head] if head in self._plans else self._plan(head, cells)
 
     def _plan(self, head: bytes, cells: bytes) -> UpdateColumns | None:
         """Return the columns of updates that begin as this one; None if they are not ordinary. Raises SchemaChanged."""

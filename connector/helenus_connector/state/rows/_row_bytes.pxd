@@ -9,8 +9,11 @@ cdef object _new_tuple, _pack_time, _unpack_time
 cdef dict _name_fields
 cdef Py_ssize_t _MAX_NAMES
 
-@cython.locals(parts=list, flags=int, previous_time=cython.longlong, time=cython.longlong)
+@cython.locals(parts=list, flags=int, previous_time=cython.longlong)
 cpdef bytes dump_row(object row)
+
+@cython.locals(flags=int, time=cython.longlong)
+cdef object _dump_cells(object row, list parts, long long previous_time)
 
 @cython.locals(version=int, offset=Py_ssize_t, flags=int, time=cython.longlong, expires_at=cython.longlong, size=cython.longlong, count=cython.longlong, end=Py_ssize_t, _=cython.longlong)
 cpdef object load_row(bytes data)

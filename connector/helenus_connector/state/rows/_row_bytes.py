@@ -72,6 +72,13 @@ def dump_row(row: CellRow) -> bytes:
     for name, column_deletion in row.deletions.items():
         add(name_field(name))
         add(_pack_deletion(column_deletion))
+    _dump_cells(row, parts, previous_time)
+    return b"".join(parts)
+
+
+def _dump_cells(row: CellRow, parts: list[bytes], previous_time: int) -> None:
+    """Append the bytes of a row's cells to its parts. `previous_time` is the liveness's."""
+    add = parts.append
     add(long_bytes(len(row.cells)))
     for name, time, value, path, ttl, expires, deleted_at in row.cells.values():
         flags = (path is not None) | (value is None) << 1 | (value is not None and expires is not None) << 2
@@ -93,7 +100,6 @@ def dump_row(row: CellRow) -> bytes:
             add(long_bytes(expires))
         add(long_bytes(len(value)))
         add(value)
-    return b"".join(parts)
 
 
 def load_row(data: bytes) -> CellRow:

@@ -35,8 +35,14 @@ cdef class RowUpdater:
 
     cdef int _put(self, Py_ssize_t number, object index, object time, bytes content, object ttl, long long expires, object deleted_at, int has_expiry) except -1
 
-    @cython.locals(cursor=RowCursor, horizon=cython.longlong, low=cython.longlong, low_deletion=cython.longlong, low_ttl=cython.longlong, size=cython.longlong, column_count=Py_ssize_t, is_changed=bint, time=cython.longlong, column=Py_ssize_t, number=Py_ssize_t, content=bytes, expires=object)
+    @cython.locals(cursor=RowCursor, low=cython.longlong, low_deletion=cython.longlong, low_ttl=cython.longlong, size=cython.longlong, column_count=Py_ssize_t, is_changed=bint, column=Py_ssize_t)
     cdef bint _update(self, tuple indexes, tuple widths, bytes data, Py_ssize_t offset) except -1
+
+    @cython.locals(cursor=RowCursor, time=cython.longlong)
+    cdef bint _update_liveness(self) except -1
+
+    @cython.locals(cursor=RowCursor, time=cython.longlong, number=Py_ssize_t, content=bytes, expires=object)
+    cdef bint _update_cell(self, object index) except -1
 
     @cython.locals(bound_s=cython.longlong, number=Py_ssize_t, cell_time=cython.longlong, is_older=bint)
     cdef bint _replaces_guess(self, long long time) except -1

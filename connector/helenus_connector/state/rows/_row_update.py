@@ -243,7 +243,7 @@ class RowUpdater:
 
     def _update(self, indexes: tuple[int, ...], widths: tuple[int, ...], data: bytes, offset: int) -> bool:
         """Merge an update into the loaded row. Return False if it is not ordinary, or changes nothing."""
-        cursor, horizon = self._cursor, self._horizon
+        cursor = self._cursor
         low, offset = read_long(data, offset)
         low_deletion, offset = read_long(data, offset)
         low_ttl, offset = read_long(data, offset)
@@ -255,42 +255,51 @@ class RowUpdater:
         cursor.read_head(column_count)
         if cursor.is_deleted or cursor.has_column_deletions:
             return False
-        is_changed = False
-        if cursor.has_write_time:
-            time = cursor.write_time
-            if time <= horizon or (self._has_liveness and time <= self._liveness_time):
-                return False
-            if self._has_bound and not self._replaces_guess(time):
-                return False
-            self._has_bound = False
-            self._has_liveness = is_changed = True
-            self._liveness_time, self._liveness_ttl, self._liveness_expires = time, 0, 0
-            if cursor.expires is not None:
-                self._liveness_expires = cursor.expires
-                self._liveness_ttl = cursor.ttl or 0
+        is_changed = cursor.has_write_time
+        if is_changed and not self._update_liveness():
+            return False
         for column in range(column_count):
             if cursor.is_missing(column):
                 continue
             cursor.read_cell(widths[column], False)
-            time, index = cursor.cell_time, indexes[column]
-            if time <= horizon:
+            if not self._update_cell(indexes[column]):
                 return False
-            number = self._positions[index]
-            if number >= 0 and time <= self._times[number]:
-                return False
-            content, expires = cursor.value, cursor.cell_expires
-            if content is None:
-                if expires is not None:
-                    return False
-                self._put(number, index, time, None, 0, 0, cursor.cell_deleted_at or 0, 0)
-            elif expires is None:
-                self._put(number, index, time, content, 0, 0, None, 0)
-            else:
-                self._put(number, index, time, content, cursor.cell_ttl or 0, expires, None, 1)
-            if number < 0:
-                self._positions[index] = len(self._times) - 1
             is_changed = True
         return is_changed and cursor.offset == len(data)
+
+    def _update_liveness(self) -> bool:
+        """Merge the liveness that was read. Return False if it is not ordinary."""
+        cursor = self._cursor
+        time = cursor.write_time
+        if time <= self._horizon or (self._has_liveness and time <= self._liveness_time):
+            return False
+        if self._has_bound and not self._replaces_guess(time):
+            return False
+        self._has_bound, self._has_liveness = False, True
+        self._liveness_time, self._liveness_ttl, self._liveness_expires = time, 0, 0
+        if cursor.expires is not None:
+            self._liveness_expires = cursor.expires
+            self._liveness_ttl = cursor.ttl or 0
+        return True
+
+    def _update_cell(self, index: int) -> bool:
+        """Merge the cell that was read, of the column of this index. Return False if it is not ordinary."""
+        cursor = self._cursor
+        time, number = cursor.cell_time, self._positions[index]
+        if time <= self._horizon or (number >= 0 and time <= self._times[number]):
+            return False
+        content, expires = cursor.value, cursor.cell_expires
+        if content is None:
+            if expires is not None:
+                return False
+            self._put(number, index, time, None, 0, 0, cursor.cell_deleted_at or 0, 0)
+        elif expires is None:
+            self._put(number, index, time, content, 0, 0, None, 0)
+        else:
+            self._put(number, index, time, content, cursor.cell_ttl or 0, expires, None, 1)
+        if number < 0:
+            self._positions[index] = len(self._times) - 1
+        return True
 
     def _replaces_guess(self, time: int) -> bool:
         """Return whether a liveness of this write time replaces the guessed one, as `_cell_merge` has it."""
