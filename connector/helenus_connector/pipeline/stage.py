@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 from helenus_connector.cassandra_rows import budget
 from helenus_connector.config.connector import ConnectorSettings
@@ -59,9 +59,7 @@ class Stage:
         shared: Path | None = None,
         schemas: RecordSchemas | None = None,
     ) -> None:
-        self.settings = settings
-        self.session = session
-        self.log = log
+        self.settings, self.session, self.log = settings, session, log
         self._name = f"{settings.keyspace}.{settings.table}"
         self._registry = None if log.keeps_schemas else schemas or Registry(settings, directory / "schemas")
         self._replicas = Replicas(session, settings)
@@ -112,8 +110,7 @@ class Stage:
         if intake.poison:
             self._renew(batch)  # or is it of a table that the node that was asked does not know yet?
         # 2 to 5. Once more, from the first key, if the table, or what its topic takes, is not what it was.
-        outcome: BatchOutcome | None = None
-        attempts = 0
+        attempts, outcome = 0, None
         while outcome is None:  # the last attempt raises
             attempts += 1
             is_last = attempts == _ATTEMPTS
@@ -145,8 +142,11 @@ class Stage:
 
     def close(self) -> None:
         """Close all but the session and the Log, which others use too."""
-        for part in filter(None, cast("Any", (self._gate, self._resolver, self._appender, self._registry))):
-            part.close()
+        self._gate.close()
+        self._resolver.close()
+        self._appender.close()
+        if self._registry is not None:
+            self._registry.close()
 
     @property
     def _version(self) -> TableVersion:
