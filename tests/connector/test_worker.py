@@ -263,6 +263,9 @@ def test_a_worker_that_is_stopped_before_it_has_read_anything_ends(
     worker = Fake(tmp_path, listeners="http://127.0.0.1:0")
     monkeypatch.setattr(worker._topics, "close", lambda: None, raising=False)
     monkeypatch.setattr(worker.tables, "close", lambda: None, raising=False)
+    monkeypatch.setattr(worker, "_is_loaded", False)  # a Fake loads as it is made
+    for loaded in ("snapshots", "signals", "verifications"):
+        monkeypatch.delattr(worker, loaded)
     monkeypatch.setattr(worker, "_load", worker.stop)
     assert worker.run() is False
 
