@@ -112,9 +112,9 @@ class ChaosCluster:
         """Return a worker's `checkpoint.dir`."""
         return self.directory / f"checkpoint-{worker}"
 
-    def clock(self, service: str) -> Path:
-        """Return the file that sets the clock of an agent or worker, if it has one of its own."""
-        return self.directory / f"clock-{service}"
+    def clock(self, process: str) -> Path:
+        """Return the file that sets the clock of a server, agent or worker, if it has one of its own."""
+        return self.directory / f"clock-{process}"
 
     def revive_servers(self) -> None:
         """Have each server run that this command started."""

@@ -155,9 +155,9 @@ def make_cluster(plan: Plan, directory: Path, options: argparse.Namespace) -> Ch
     """Return the cluster that a plan runs on; it is not entered."""
     if options.cluster:
         return GivenCluster(options.cluster.absolute(), directory, list(plan.tables), options.workers)
-    names = {fault.name for fault in plan.faults}
-    has_disks, has_clocks = bool(names & DISK_FAULTS), bool(names & CLOCK_FAULTS)
-    return StackCluster(directory, list(plan.tables), options.workers, topology_for(options), has_disks, has_clocks)
+    has_disks = any(fault.name in DISK_FAULTS for fault in plan.faults)
+    clocked = {fault.target for fault in plan.faults if fault.name in CLOCK_FAULTS}
+    return StackCluster(directory, list(plan.tables), options.workers, topology_for(options), has_disks, clocked)
 
 
 def run_once(plan: Plan, options: argparse.Namespace) -> ChaosResult:

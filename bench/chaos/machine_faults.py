@@ -1,4 +1,4 @@
-"""Faults of the machines of agents and workers: full disks, clocks that step, bytes that go bad on a disk."""
+"""Faults of machines: full disks of agents and workers, clocks that step, bytes that go bad on a disk."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from bench.chaos.cluster import ChaosCluster
-from bench.chaos.fault_registry import AGENT, WORKER, number_of, of_ours
+from bench.chaos.fault_registry import AGENT, NODE, WORKER, number_of, of_ours, of_server
 from bench.chaos.machine import can_mount, compiler, full_disk, set_clock
 from bench.chaos.stack_cluster import StackCluster
 from helenus_stack.errors import StackError
 
 DISK_FAULTS = frozenset({"fill-agent-disk", "fill-worker-disk"})
-CLOCK_FAULTS = frozenset({"step-agent-clock", "step-worker-clock"})
-_MOST_STEP_S = 120
+CLOCK_FAULTS = frozenset({"step-agent-clock", "step-worker-clock", "step-node-clock", "step-broker-clock"})
+MOST_STEP_S = 120
 """Longer than what any rule takes for a difference of clocks, shorter than what keeps a change from expiring."""
 
 
@@ -49,7 +49,7 @@ def fill_worker_disk(cluster: ChaosCluster, target: str, _: random.Random) -> It
 @contextmanager
 def stepped_clock(cluster: ChaosCluster, target: str, chance: random.Random) -> Iterator[None]:
     """Have a clock be ahead or behind meanwhile."""
-    set_clock(cluster.clock(target), chance.choice((-1, 1)) * chance.randint(1, _MOST_STEP_S))
+    set_clock(cluster.clock(target), chance.choice((-1, 1)) * chance.randint(1, MOST_STEP_S))
     try:
         yield
     finally:
@@ -64,6 +64,20 @@ def step_agent_clock(cluster: ChaosCluster, target: str, chance: random.Random) 
 
 @of_ours("step-worker-clock", targets=[WORKER], seconds=(5, 40))
 def step_worker_clock(cluster: ChaosCluster, target: str, chance: random.Random) -> Iterator[None]:
+    with stepped_clock(cluster, target, chance):
+        yield
+
+
+@of_server("step-node-clock", targets=[NODE], seconds=(5, 40), recovery_s=10, loses_hints=True)
+def step_node_clock(cluster: ChaosCluster, target: str, chance: random.Random) -> Iterator[None]:
+    """Nodes drop what another one sent too long ago, by its clock; a TTL ends when its coordinator's clock says so."""
+    with stepped_clock(cluster, target, chance):
+        yield
+
+
+@of_server("step-broker-clock", targets=["kafka"], seconds=(5, 40), recovery_s=10)
+def step_broker_clock(cluster: ChaosCluster, target: str, chance: random.Random) -> Iterator[None]:
+    """Sessions and transactions of its clients end early, or late."""
     with stepped_clock(cluster, target, chance):
         yield
 

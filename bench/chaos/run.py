@@ -18,6 +18,7 @@ from bench.chaos.cluster import ChaosCluster
 from bench.chaos.compare import Finding
 from bench.chaos.fault_registry import KINDS
 from bench.chaos.history import ExecutedStatement, clock
+from bench.chaos.machine_faults import CLOCK_FAULTS, MOST_STEP_S
 from bench.chaos.modes import MODES
 from bench.chaos.plan import Plan, PlannedFault, PlannedStatement
 from bench.chaos.quiet import wait_quiet
@@ -217,7 +218,8 @@ class ChaosRun:
             self.say("hints were lost: repair")
             cluster.repair()
         ends = [s.sent_at + s.planned.statement.ttl_s + s.planned.statement.offset_us / 1e6 for s in self._with_ttl()]
-        time.sleep(max(0.0, max(ends, default=0.0) + 3 - time.time()))
+        late_s = MOST_STEP_S if any(fault.name in CLOCK_FAULTS for fault in self.plan.faults) else 0
+        time.sleep(max(0.0, max(ends, default=0.0) + late_s + 3 - time.time()))
         self.say("waiting until each connector is through its events")
         self.result.findings += wait_quiet(cluster)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -46,17 +46,21 @@ class StackCluster(ChaosCluster):
         workers: int = 1,
         topology: Topology | None = None,
         has_disks: bool = False,
-        has_clocks: bool = False,
+        clocked: Collection[str] = (),
     ) -> None:
-        """`has_disks` and `has_clocks`: agents and workers have their own."""
+        """`has_disks`: agents and workers have their own. What is `clocked` has a clock of its own, by its name."""
         super().__init__(directory, modes, workers)
         self.topology = topology or Topology()
-        self._has_disks, self._has_clocks = has_disks, has_clocks
+        self._has_disks, self._clocked = has_disks, clocked
+        self._clock_environments: dict[str, Mapping[str, str]] = {}
         self._remote_session: Any = None
 
     def _open(self) -> None:
         # One after the other: few cores have enough to do with nodes that start.
         topology, yaml = self.topology, {**_YAML, "cdc_on_repair_enabled": self.topology.logs_repairs}
+        if self._clocked:
+            library = make_clock_library(self.directory)
+            self._clock_environments = {name: clock_environment(library, self.clock(name)) for name in self._clocked}
         self.stack = self._exit.enter_context(
             Stack(
                 self.directory / "stack",
@@ -67,6 +71,7 @@ class StackCluster(ChaosCluster):
                 log="kafka",
                 brief=False,
                 cassandra_yaml=yaml if topology.tokens == 1 else {**yaml, **_RANDOM_TOKENS},
+                environments=self._clock_environments,
             )
         )
         self._put_relays_before_kafka()
@@ -146,7 +151,7 @@ class StackCluster(ChaosCluster):
                 more[key] = f"{more.get(key, configured[key])},{value}"
         self.worker_relay, self.agent_relay = relays
         self.stack.stop("kafka")
-        Stack(self.stack.directory, kafka_properties=more).start("kafka")
+        Stack(self.stack.directory, kafka_properties=more, environments=self._clock_environments).start("kafka")
 
     def _make_machines(self) -> None:
         if self._has_disks:
@@ -155,14 +160,11 @@ class StackCluster(ChaosCluster):
                 folder = (self.state_directory if is_agent else self.checkpoint_directory)(service.name)
                 mount_disk(folder, DISK_MB["agent" if is_agent else "worker"])
                 self._exit.callback(unmount_disk, folder)
-        if self._has_clocks:
-            library = make_clock_library(self.directory)
+        self.agents, self.workers = list(map(self._with_clock, self.agents)), list(map(self._with_clock, self.workers))
 
-            def with_clock(service: Service) -> Service:
-                clock = clock_environment(library, self.clock(service.name))
-                return replace(service, environment={**service.environment, **clock})
-
-            self.agents, self.workers = list(map(with_clock, self.agents)), list(map(with_clock, self.workers))
+    def _with_clock(self, service: Service) -> Service:
+        clock = self._clock_environments.get(service.name, {})
+        return replace(service, environment={**service.environment, **clock})
 
     def _make_agents(self) -> list[Service]:
         return [agent for agent in map(self.make_agent, self.status.nodes) if agent.name in self.topology.agents]

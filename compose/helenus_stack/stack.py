@@ -51,7 +51,8 @@ class Stack:
 
     `cassandra`, `kafka` and `pulsar` are their versions. A `secure` stack has TLS and passwords; its status says which.
     Its `log` is kafka (with a schema registry), pulsar, or both.
-    With `connect` it has a Kafka Connect worker, with `postgres` a database for that one's sinks.
+    With `connect` it has a Kafka Connect worker, with `postgres` a database for that one's sinks. `environments` are of
+    the servers that this object starts, by their names: what each has beside its own.
     A server is named `cassandra1`, `kafka`, `registry`, `pulsar`, `connect` or `postgres`; `cassandra` means every
     node. Settings that are None are as the directory's last `up` had them, or the defaults of `Settings`. As a context
     manager the stack is up inside, down after (its data stays), and never outlives this process, even one that is
@@ -80,11 +81,13 @@ class Stack:
         cassandra_yaml: Mapping[str, Override] | None = None,
         kafka_properties: Mapping[str, str] | None = None,
         pulsar_properties: Mapping[str, str] | None = None,
+        environments: Mapping[str, Mapping[str, str]] | None = None,
         progress: Progress | None = None,
     ) -> None:
         self.directory = Path(directory).absolute()
         self.progress = progress or Silent()
         self._only = only
+        self._environments = environments or {}
         self._port_offset = port_offset
         self._given = {
             "nodes": nodes,
@@ -316,5 +319,6 @@ class Stack:
             if server.java >= OLDEST and "CLASSPATH" in environment:
                 self._archives[server.name] = Archive.for_classpath(server.lock, java, environment["CLASSPATH"])
                 environment.update(self._archives[server.name].environment())
+            environment.update(self._environments.get(server.name, {}))
             self.process(server).start(command.arguments, command.folder, server.log, environment)
             self.progress.say(f"starting {server.name} at {server.address}:{server.port}, log {server.log}")
