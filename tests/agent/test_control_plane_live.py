@@ -24,6 +24,7 @@ from patience import eventually
 from helenus_schemas.codec.key import KeyCodec
 from helenus_schemas.cql.table import read_tables
 from helenus_stack.records import messages
+from helenus_stack.status import Status
 
 pytestmark = [
     pytest.mark.integration,
@@ -61,12 +62,13 @@ class Writer(threading.Thread):
 class BareAgent:
     """An agent without a file: its settings are variables of its environment."""
 
-    def __init__(self, live: Live, directory: Path, address: str = "") -> None:
+    def __init__(self, status: Status, directory: Path, address: str = "", **more: str) -> None:
+        """`more` are variables without `HELENUS_`."""
         self.port = free_port()
         self.out = directory / "agent.out"
         self._variables = {
-            "HELENUS_CASSANDRA_CONTACT_POINTS": address or live.status.contact_points[0],
-            "HELENUS_CASSANDRA_PORT": str(live.status.cql_port),
+            "HELENUS_CASSANDRA_CONTACT_POINTS": address or status.contact_points[0],
+            "HELENUS_CASSANDRA_PORT": str(status.cql_port),
             "HELENUS_CONFIG_STORE": "cassandra",
             "HELENUS_CONFIG_STORE_KEYSPACE": "helenus_live",
             **(
@@ -79,6 +81,7 @@ class BareAgent:
             "HELENUS_STATE_DIR": str(directory / "state"),
             "HELENUS_LISTENERS": f"http://127.0.0.1:{self.port}",
             "HELENUS_REST_BASIC_AUTH_USER_INFO": LOGIN,
+            **{f"HELENUS_{name}": value for name, value in more.items()},
         }
         self.process: subprocess.Popen[bytes] | None = None
 
@@ -86,6 +89,12 @@ class BareAgent:
         command = [sys.executable, "-c", f"import sys; sys.argv[1:] = ['run']; {MAIN}"]
         with open(self.out, "ab") as out:
             self.process = subprocess.Popen(command, stderr=out, env={**os.environ, **self._variables})
+
+    def kill(self) -> None:
+        """Kill it, if it runs."""
+        if self.process is not None and self.process.poll() is None:
+            self.process.kill()
+            self.process.wait()
 
     def stop(self) -> int:
         assert self.process is not None
@@ -139,7 +148,7 @@ def keys(live: Live, table: str) -> Counter[int]:
 
 
 def test_an_agent_with_nothing_but_a_contact_point(live: Live, tmp_path: Path) -> None:
-    agent, writer = BareAgent(live, tmp_path), Writer(live.session)
+    agent, writer = BareAgent(live.status, tmp_path), Writer(live.session)
     writer.start()
     agent.start()
     try:
@@ -191,7 +200,7 @@ def test_an_agent_with_nothing_but_a_contact_point(live: Live, tmp_path: Path) -
         # An agent that has never run takes the configuration from the table.
         assert agent.stop() == 0
         (tmp_path / "second").mkdir()
-        agent = BareAgent(live, tmp_path / "second")
+        agent = BareAgent(live.status, tmp_path / "second")
         agent.start()
         eventually(lambda: agent.health() == "ready" and agent.trouble() == "", agent.out.read_text)
         services = [{"service": "cdc", "config": BOTH}, {"service": "kafka", "config": kafka}]

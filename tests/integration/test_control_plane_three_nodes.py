@@ -44,7 +44,7 @@ def test_three_agents_without_files(live: Live, tmp_path: Path) -> None:
     agents = []
     for node in live.status.nodes:
         (tmp_path / node.name).mkdir()
-        agents.append(BareAgent(live, tmp_path / node.name, node.address))
+        agents.append(BareAgent(live.status, tmp_path / node.name, node.address))
     first, second, third = agents
 
     def healths() -> list[str]:
@@ -90,9 +90,7 @@ def test_three_agents_without_files(live: Live, tmp_path: Path) -> None:
         eventually(lambda: count_copies() == 3 * ROWS)
         eventually(lambda: all(agent["status"] == "publishing" for agent in overview().values()))
         # A dead agent shows as dead, and the others go on.
-        assert third.process is not None
-        third.process.kill()
-        third.process.wait()
+        third.kill()
         address = live.status.nodes[2].address
         eventually(lambda: not overview()[address]["alive"])
         assert [agent["alive"] for agent in overview().values()].count(True) == 2
@@ -108,6 +106,4 @@ def test_three_agents_without_files(live: Live, tmp_path: Path) -> None:
         assert [agent.stop() for agent in agents] == [0, 0, 0]
     finally:
         for agent in agents:
-            if agent.process is not None and agent.process.poll() is None:
-                agent.process.kill()
-                agent.process.wait()
+            agent.kill()
