@@ -271,6 +271,8 @@ class RowUpdater:
         """Merge the liveness that was read. Return False if it is not ordinary."""
         cursor = self._cursor
         time = cursor.write_time
+        if cursor.expires == 0:
+            return False  # in the bytes of a row it would be one without TTL
         if time <= self._horizon or (self._has_liveness and time <= self._liveness_time):
             return False
         if self._has_bound and not self._replaces_guess(time):
