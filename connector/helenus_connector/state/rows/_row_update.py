@@ -294,6 +294,8 @@ class RowUpdater:
         if content is None:
             if expires is not None:
                 return False
+            if number >= 0 and self._contents[number] is not None:
+                self._recent = b""  # as `CellRow.forget_mutations`
             self._put(number, index, time, None, 0, 0, cursor.cell_deleted_at or 0, 0)
         elif expires is None:
             self._put(number, index, time, content, 0, 0, None, 0)
