@@ -347,13 +347,13 @@ def test_a_statement_that_comes_again_after_what_hid_it_was_purged(
         cells["m"] = Complex([Cell(i(1), path=i(1))])
     written, store = Update(table, i(1), [Row((i(1),), cells, time=NOW * 10**6)]), DictStore()
     hidden = Update(table, i(1), [Row((i(1),), HIDING[hiding])])
-    gc, again_at = (10 * DAY_S, NOW + 11 * DAY_S) if is_kept_by_cassandra else (0, NOW + 700)
+    gc, repeated_at = (10 * DAY_S, NOW + 11 * DAY_S) if is_kept_by_cassandra else (0, NOW + 700)
     for update, now in ((written, NOW), (hidden, NOW + 1)):
         stamped = [event._replace(timestamp=now * 1000) for event in events(update)]
         assert [m.op for m in merge_events(store, stamped, now, table, gc)] == ["c" if now == NOW else "u"]
     merge_events(store, [], NOW + 6, table, gc)
-    again = [event._replace(timestamp=again_at * 1000) for event in events(written)]
-    assert [type(m) for m in merge_events(store, again, again_at, table, gc)] == [ReadRequest]
+    repeated_events = [event._replace(timestamp=repeated_at * 1000) for event in events(written)]
+    assert [type(m) for m in merge_events(store, repeated_events, repeated_at, table, gc)] == [ReadRequest]
 
 
 @pytest.mark.parametrize("days", [0, 3, 30])
