@@ -42,7 +42,12 @@ from helenus_connector.state.rows._row_store import NAMES_AT_ONCE, PARTITION_PRE
 from helenus_connector.state.rows._row_values import cell_decoder
 from helenus_connector.state.rows._scopes import ScopeMerger
 from helenus_connector.state.rows._table_check import TableCheck
-from helenus_connector.state.rows._topic_partition_history import Standing, TopicPartitionHistory, TruncationReport
+from helenus_connector.state.rows._topic_partition_history import (
+    Standing,
+    TopicPartitionHistory,
+    TruncationReport,
+    clamp_time,
+)
 from helenus_connector.state.store.keyed_store import KeyedStore
 from helenus_schemas.codec.key import KeyCodec, Outgrown
 from helenus_schemas.cql.table import Table
@@ -313,7 +318,7 @@ class TopicPartitionMerger:
             yield from self._merge_row(report, change, cells)
 
     def _merge_truncation(self, change: Change, event: Event) -> Changes:
-        time = change.write_time if change.write_time is not None else event.timestamp * 1000
+        time = change.write_time if change.write_time is not None else clamp_time(event.timestamp * 1000)
         log_position = change.segment, change.position
         reported = self._row_store.history.truncate(change.node, log_position, time, self._trusts_absence)
         if reported is TruncationReport.KNOWN:

@@ -40,6 +40,12 @@ _MAX_NODES, _MAX_NODE_BYTES = 10_000, 255
 """Limits, as whoever writes to an events topic may name nodes that do not exist. Rows of those left out are read."""
 _MAX_TIME = (1 << 63) - 1
 
+
+def clamp_time(time: int) -> int:
+    """Return the time, µs, of 8 bytes that is closest to one of any number."""
+    return max(NEVER, min(time, _MAX_TIME))
+
+
 LogPosition = tuple[int, int]
 """A commit log segment's id, and a position in it."""
 
@@ -143,7 +149,7 @@ class TopicPartitionHistory:
         self.disturbances += 1
         if not is_following:
             self.truncations += 1
-            self.truncation_time = max(NEVER, min(time, _MAX_TIME))
+            self.truncation_time = clamp_time(time)
         is_last = time >= self.truncation_time - _SAME_TRUNCATION_US
         node_history.truncations = self.truncations if is_last else node_history.truncations + 1
         if position > (-1, -1):
