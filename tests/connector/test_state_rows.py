@@ -441,6 +441,21 @@ def test_a_table_without_clustering_columns() -> None:
     assert [(m.op, m.scope) for m in merged] == [("d", Scope.ROW)]
 
 
+@pytest.mark.parametrize("is_delete_first", [True, False])
+def test_a_mutation_that_deletes_a_row_without_clustering_columns_and_writes_it(is_delete_first: bool) -> None:
+    """BEGIN BATCH DELETE … USING TIMESTAMP; INSERT …: its two events have one digest and one row."""
+    table, store, now_us = table_of("u", "k int pk, v int, w int"), DictStore(), NOW * 10**6
+    first = Row((), {"v": Cell(i(1)), "w": Cell(i(1))}, time=now_us)
+    merge_events(store, events(Update(table, i(1), [first])), table=table)
+    replaced = Update(table, i(1), [Row((), {"v": Cell(i(2))}, time=now_us + 9)], deletion=(now_us + 5, NOW))
+    both = events(replaced)[:: 1 if is_delete_first else -1]
+    assert len(both) == 2
+    merged = merge_events(store, both, table=table)
+    assert [m.op for m in merged] == (["d", "c"] if is_delete_first else ["u", "u"])
+    assert merged[-1].after == {"v": i(2), "w": None}
+    assert not merge_events(store, [*both, *events(replaced, node=OTHER)], table=table)
+
+
 def test_a_row_of_before_without_clustering_columns_that_is_deleted_first() -> None:
     """Its delete is one of a partition, which no read can answer."""
     table = table_of("u", "k int pk, v int")
