@@ -28,7 +28,7 @@ from helenus_connector.gate.event_content import check_bounds
 from helenus_connector.interfaces.event import Event
 from helenus_connector.interfaces.merged_change import GapEvent, MergedChange, PoisonEvent, ReadRequest
 from helenus_connector.state.rows._cell_merge import MergeResult
-from helenus_connector.state.rows._cell_rules import estimate_deletion
+from helenus_connector.state.rows._cell_rules import clamp_time, estimate_deletion
 from helenus_connector.state.rows._due_rows import DueRows
 from helenus_connector.state.rows._ordinary_merge import OrdinaryMerger
 from helenus_connector.state.rows._read_requests import ReadRequests
@@ -42,12 +42,7 @@ from helenus_connector.state.rows._row_store import NAMES_AT_ONCE, PARTITION_PRE
 from helenus_connector.state.rows._row_values import cell_decoder
 from helenus_connector.state.rows._scopes import ScopeMerger
 from helenus_connector.state.rows._table_check import TableCheck
-from helenus_connector.state.rows._topic_partition_history import (
-    Standing,
-    TopicPartitionHistory,
-    TruncationReport,
-    clamp_time,
-)
+from helenus_connector.state.rows._topic_partition_history import Standing, TopicPartitionHistory, TruncationReport
 from helenus_connector.state.store.keyed_store import KeyedStore
 from helenus_schemas.codec.key import KeyCodec, Outgrown
 from helenus_schemas.cql.table import Table

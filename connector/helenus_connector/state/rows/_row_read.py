@@ -24,9 +24,8 @@ from collections.abc import Set as AbstractSet
 from typing import NamedTuple
 
 from helenus_connector.state.rows._cell_merge import merge_update
-from helenus_connector.state.rows._cell_rules import NEVER, estimate_deletion, list_element, wins
+from helenus_connector.state.rows._cell_rules import NEVER, clamp_time, estimate_deletion, list_element, wins
 from helenus_connector.state.rows._row import CellRow
-from helenus_connector.state.rows._topic_partition_history import clamp_time
 from helenus_schemas.cql.order import order
 from helenus_schemas.cql.types import CqlType
 from helenus_schemas.event.cells import Cell, Cells, Deletion, Liveness, is_read_path, read_path

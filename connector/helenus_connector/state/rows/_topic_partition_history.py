@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from struct import Struct
 
-from helenus_connector.state.rows._cell_rules import NEVER
+from helenus_connector.state.rows._cell_rules import MAX_TIME, NEVER, clamp_time
 from helenus_schemas.event.change import Change, Origin
 
 _VERSION = 2
@@ -38,12 +38,6 @@ of them to report. If its clock is behind, it counts as behind: its rows are rea
 
 _MAX_NODES, _MAX_NODE_BYTES = 10_000, 255
 """Limits, as whoever writes to an events topic may name nodes that do not exist. Rows of those left out are read."""
-_MAX_TIME = (1 << 63) - 1
-
-
-def clamp_time(time: int) -> int:
-    """Return the time, µs, of 8 bytes that is closest to one of any number."""
-    return max(NEVER, min(time, _MAX_TIME))
 
 
 LogPosition = tuple[int, int]
@@ -100,7 +94,7 @@ class TopicPartitionHistory:
 
     def raise_horizon(self, write_time: int) -> None:
         """Note that a deletion of this write time is no longer known here, and may be in Cassandra."""
-        self.horizon = max(self.horizon, min(write_time, _MAX_TIME))
+        self.horizon = max(self.horizon, min(write_time, MAX_TIME))
 
     def note_node(self, node: str, trusts_absence: bool) -> None:
         """Note a node. One that first reports while `trusts_absence`, so when all rows are proven, has joined since,
