@@ -46,6 +46,7 @@ def test_each_rule_names_its_key(more: dict[str, str], keys: list[str]) -> None:
         ({"value.converter": "x.JsonConverter"}, "keys in JSON do not say their table"),
         ({"key.converter": CONNECT_JSON, "key.converter.schemas.enable": "false"}, "keys in JSON do not say"),
         ({"state": "keys"}, "state=keys needs a data topic for each table"),
+        ({"errors.large.record": "chunk"}, "errors.large.record=chunk needs a data topic for each table"),
     ],
 )
 def test_tables_share_a_data_topic_whose_keys_say_the_table(more: dict[str, str], reason: str | None) -> None:

@@ -44,6 +44,15 @@ TABLES = (
     table_of("wide", "k int pk, v int, w text, x int, " + ", ".join(f"y{n} int" for n in range(70))),
 )
 ROWS = Path(_row_update.__file__).parent
+_WIDE = [", ".join(f"y{n} int" for n in range(count)) for count in (63, 64, 65, 300)]
+EXTREME_TABLES = (
+    *TABLES[:2],
+    TABLES[3],
+    table_of("e", "k int pk, c int ck"),
+    *(table_of(f"wide{len(columns)}", f"k int pk, c int ck, {columns}") for columns in _WIDE),
+)
+EXTREME_TIMES = (-(1 << 63) + 1, -(1 << 62), -1, 0, 1, 1 << 62, (1 << 63) - 2, (1 << 63) - 1)
+"""Write times. The lowest of all stands for none."""
 
 
 @pytest.fixture(scope="module", params=["plain", "compiled"])
@@ -106,6 +115,66 @@ def random_row(table: Table, clustering: tuple[bytes, ...], chance: random.Rando
     return Row(clustering, columns, time=time if is_insert else None, expires=expires if is_insert else None)
 
 
+def extreme_events(table: Table, chance: random.Random, count: int, time_s: int) -> list[Event]:
+    """Mutations whose write times are often equal, or as far away as can be, and which end at any time."""
+    made: list[Event] = []
+    for _ in range(count):
+        key, clustering = i(chance.randrange(2)), (i(chance.randrange(2)),) if table.clustering else ()
+        deletion = extreme_time(chance, time_s), time_s
+        match chance.randrange(25):
+            case 0 if table.clustering:
+                update = Update(table, key, [Row(clustering, deletion=deletion)])
+            case 1:
+                update = Update(table, key, deletion=deletion)
+            case _:
+                update = Update(table, key, [extreme_row(table, clustering, chance, time_s)])
+        made += events(update, node=chance.choice([NODE, OTHER]), offset=len(made))
+        if chance.random() < 0.2:
+            made.append(chance.choice(made))
+    appended_s = [chance.choice([time_s, time_s, time_s - 3]) for _ in made]
+    return [event._replace(timestamp=appended_s[n] * 1000, offset=n) for n, event in enumerate(made)]
+
+
+def extreme_time(chance: random.Random, time_s: int) -> int:
+    match chance.randrange(20):
+        case 0 | 1:
+            return chance.choice(EXTREME_TIMES)
+        case 2 | 3 | 4:
+            return (time_s - chance.randrange(40)) * 10**6
+        case _:
+            return time_s * 10**6 + chance.randrange(6)
+
+
+def extreme_expiry(chance: random.Random, time_s: int) -> tuple[int, int]:
+    """A TTL, and when it ends: at the time of the batch, at the first and last second of all, at another one."""
+    ttl = chance.choice([0, 1, 2, 10, (1 << 31) - 1])
+    return ttl, chance.choice([time_s + ttl & 0xFFFFFFFF, time_s, time_s + 1, time_s + 2, 0, 1, 1 << 31, 0xFFFFFFFF])
+
+
+def extreme_row(table: Table, clustering: tuple[bytes, ...], chance: random.Random, time_s: int) -> Row:
+    names = [column.name for column in table.regulars]
+    names = chance.sample(names, chance.choice([0, 1, len(names) // 2, len(names)])) if names else []
+    row_time, is_insert = extreme_time(chance, time_s), chance.random() < 0.5 or not names
+    expires = extreme_expiry(chance, time_s) if is_insert and chance.random() < 0.3 else None
+    columns: dict[str, Cell | Complex] = {}
+    for name in names:
+        value = chance.choice([b"", b"a", b"x" * 130]) if name == "w" else i(chance.randrange(3))
+        time = row_time if chance.random() < 0.8 else extreme_time(chance, time_s)
+        match chance.randrange(6):
+            case 0:
+                deleted_at = chance.choice([time_s, time_s - 100_000, time_s - 864_000, 0, 0xFFFFFFFF])
+                columns[name] = Cell(None, time, deleted_at=deleted_at)
+            case 1:
+                columns[name] = Cell(value, time, extreme_expiry(chance, time_s))
+            case 2 if is_insert:
+                columns[name] = Cell(value, None)
+            case 3 if expires is not None:
+                columns[name] = Cell(value, chance.choice([None, time]), row_ttl=True)
+            case _:
+                columns[name] = Cell(value, time)
+    return Row(clustering, columns, time=row_time if is_insert else None, expires=expires)
+
+
 def snapshot_row(
     table: Table, key: bytes, clustering: tuple[bytes, ...], chance: random.Random, time: int, offset: int
 ) -> Event:
@@ -126,13 +195,20 @@ def snapshot_row(
 
 
 def merge_batches(
-    merger_class: Any, table: Table, batches: list[tuple[list[Event], int]], trusts_absence: bool, store: DictStore
+    merger_class: Any,
+    table: Table,
+    batches: list[tuple[list[Event], int]],
+    trusts_absence: bool,
+    store: DictStore,
+    gc_grace_s: int = 60,
+    is_cassandra_3: bool = False,
 ) -> list[tuple[list[MergedChange], tuple[int, ...], frozenset[str]]]:
     results = []
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(_merge, "OrdinaryMerger", merger_class)
         for batch, now in batches:
-            merger = TopicPartitionMerger(table, KeyCodec(table), store, 0, 60, trusts_absence=trusts_absence)
+            rules: Any = {"trusts_absence": trusts_absence, "is_cassandra_3": is_cassandra_3}
+            merger = TopicPartitionMerger(table, KeyCodec(table), store, 0, gc_grace_s, **rules)
             # In the order of each key: which of two that expire in one second comes first is no one's business.
             changes = sorted(merger.take(batch, now), key=lambda change: getattr(change, "key", b"") or b"")
             counts = merger.copies, merger.outdated, merger.unchanged, merger.row_count, merger.disturbances
@@ -162,6 +238,27 @@ def test_bytes_are_merged_as_decoded_rows_are(
     expected_store, store = DictStore(), DictStore()
     expected = merge_batches(DecodingMerger, table, batches, trusts_absence, expected_store)
     assert merge_batches(module.OrdinaryMerger, table, batches, trusts_absence, store) == expected
+    assert stored(store) == stored(expected_store)
+
+
+@given(
+    st.integers(0, 1 << 32),
+    st.sampled_from(EXTREME_TABLES),
+    st.booleans(),
+    st.sampled_from([0, 60, 864_000]),
+    st.booleans(),
+)
+def test_extreme_bytes_are_merged_as_decoded_rows_are(
+    module: ModuleType, seed: int, table: Table, trusts_absence: bool, gc_grace_s: int, is_cassandra_3: bool
+) -> None:
+    chance, batches, time_s = random.Random(seed), [], NOW
+    for _ in range(5):
+        batch = extreme_events(table, chance, chance.choice([1, 4, 12]), time_s)
+        batches.append((batch, time_s + chance.choice([0, 0, 1, 2])))
+        time_s += chance.choice([0, 1, 3, 15, 86_400, 864_000])
+    expected_store, store, rules = DictStore(), DictStore(), (gc_grace_s, is_cassandra_3)
+    expected = merge_batches(DecodingMerger, table, batches, trusts_absence, expected_store, *rules)
+    assert merge_batches(module.OrdinaryMerger, table, batches, trusts_absence, store, *rules) == expected
     assert stored(store) == stored(expected_store)
 
 

@@ -328,6 +328,34 @@ def test_a_table_that_is_recreated_with_another_key() -> None:
     assert [m.op for m in restored.take([], NOW + 10 * DAY_S + 7)] == ["d"], "it came back WITH ID: all nodes say so"
 
 
+HIDING = {
+    "tombstone": {"v": Cell(None, NOW * 10**6 + 5, deleted_at=NOW)},
+    "ended": {"v": Cell(i(2), NOW * 10**6 + 5, (5, NOW + 5))},
+    "column": {"m": Complex([], (NOW * 10**6 + 5, NOW))},
+}
+
+
+@pytest.mark.parametrize("hiding", HIDING)
+@pytest.mark.parametrize("table", [TABLE, table_of("o", "k int pk, c int ck, v int, w int, m map<int,int>")])
+@pytest.mark.parametrize("is_kept_by_cassandra", [True, False])
+def test_a_statement_that_comes_again_after_what_hid_it_was_purged(
+    hiding: str, table: Table, is_kept_by_cassandra: bool
+) -> None:
+    """It is no copy, though it has the digest of one: Cassandra shows what it wrote."""
+    cells: dict[str, Cell | Complex] = {"v": Cell(i(1)), "w": Cell(i(1))}
+    if hiding == "column":
+        cells["m"] = Complex([Cell(i(1), path=i(1))])
+    written, store = Update(table, i(1), [Row((i(1),), cells, time=NOW * 10**6)]), DictStore()
+    hidden = Update(table, i(1), [Row((i(1),), HIDING[hiding])])
+    gc, repeated_at = (10 * DAY_S, NOW + 11 * DAY_S) if is_kept_by_cassandra else (0, NOW + 700)
+    for update, now in ((written, NOW), (hidden, NOW + 1)):
+        stamped = [event._replace(timestamp=now * 1000) for event in events(update)]
+        assert [m.op for m in merge_events(store, stamped, now, table, gc)] == ["c" if now == NOW else "u"]
+    merge_events(store, [], NOW + 6, table, gc)
+    repeated_events = [event._replace(timestamp=repeated_at * 1000) for event in events(written)]
+    assert [type(m) for m in merge_events(store, repeated_events, repeated_at, table, gc)] == [ReadRequest]
+
+
 @pytest.mark.parametrize("days", [0, 3, 30])
 def test_in_a_backlog_gc_grace_is_counted_by_the_events(days: int) -> None:
     """A node's copy of a write that comes after its copy of the delete, as a hint does, meets the delete."""
@@ -411,6 +439,21 @@ def test_a_table_without_clustering_columns() -> None:
     assert [m.op for m in merge_events(store, events(Update(table, i(1), [row])), table=table)] == ["c"]
     merged = merge_events(store, events(Update(table, i(1), deletion=(NOW * 10**6, NOW))), table=table)
     assert [(m.op, m.scope) for m in merged] == [("d", Scope.ROW)]
+
+
+@pytest.mark.parametrize("is_delete_first", [True, False])
+def test_a_mutation_that_deletes_a_row_without_clustering_columns_and_writes_it(is_delete_first: bool) -> None:
+    """BEGIN BATCH DELETE … USING TIMESTAMP; INSERT …: its two events have one digest and one row."""
+    table, store, now_us = table_of("u", "k int pk, v int, w int"), DictStore(), NOW * 10**6
+    first = Row((), {"v": Cell(i(1)), "w": Cell(i(1))}, time=now_us)
+    merge_events(store, events(Update(table, i(1), [first])), table=table)
+    replaced = Update(table, i(1), [Row((), {"v": Cell(i(2))}, time=now_us + 9)], deletion=(now_us + 5, NOW))
+    both = events(replaced)[:: 1 if is_delete_first else -1]
+    assert len(both) == 2
+    merged = merge_events(store, both, table=table)
+    assert [m.op for m in merged] == (["d", "c"] if is_delete_first else ["u", "u"])
+    assert merged[-1].after == {"v": i(2), "w": None}
+    assert not merge_events(store, [*both, *events(replaced, node=OTHER)], table=table)
 
 
 def test_a_row_of_before_without_clustering_columns_that_is_deleted_first() -> None:

@@ -470,3 +470,18 @@ def test_nodes_times_and_positions_of_anybodys_events_are_kept_within_bounds() -
     assert history.is_behind("another one"), "it is not kept, so what it reports is read"
     assert TopicPartitionHistory.loads(history.dumps()) == history
     assert len(history.dumps()) < 1 << 20
+
+
+@pytest.mark.parametrize("time_ms", [-(1 << 63), (1 << 63) - 1])
+def test_a_row_is_stored_whatever_times_its_answer_and_a_truncation_have(time_ms: int) -> None:
+    """Anybody who may write to the topic may say so: the table must not stop for it, at each start."""
+    ids, read_cells = (TABLE.id.bytes, bytes.fromhex(TABLE.schema_id)), (ReadCell("v", NOW * US, i(1)),)
+    cells = encode_cells(Cells(*ids, TYPES, Liveness(NOW * US), cells=read_cells))
+    answer = Change(None, None, Scope.ROW, segment=time_ms, position=time_ms, origin=Origin.STATE, cells=cells)
+    state = State()
+    key = CODEC.encode((i(1), i(1)))
+    assert [op(m) for m in state.take(Event("t", 0, 0, NOW * 1000, key, encode(answer)))] == ["c"]
+    without_time = Change("0" * 32, OTHER, Scope.TABLE, segment=1, position=1)
+    rows = TopicPartitionMerger(TABLE, CODEC, state.store, 0, has_snapshots=False)
+    assert list(rows.take([Event("t", 0, 0, time_ms, None, encode(without_time))], NOW))
+    state.take(*logged(insert(NOW * US + 1, v=1), 100))

@@ -173,6 +173,8 @@ def _check_shared_topic(connector: ConnectorProperties) -> Problems:
         yield _DATA_TOPIC, f"a topic on Pulsar has the schema of one table: {advice}"
     if connector.values.get("state", "none") != "none":
         yield _DATA_TOPIC, f"state={connector.text('state')} needs a data topic for each table: {advice}"
+    if connector.text("errors.large.record") == "chunk":
+        yield _DATA_TOPIC, f"errors.large.record=chunk needs a data topic for each table: {advice}"
     possible = formats(key_converter, connector.text("value.converter"))
     output_format = connector.values.get("output.format", possible[0] if possible else _DEFAULT_FORMAT)
     has_schema = key_converter == CONNECT_JSON and connector.text("key.converter.schemas.enable").lower() != "false"

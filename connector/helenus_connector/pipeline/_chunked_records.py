@@ -4,11 +4,13 @@ The topic of chunks has two partitions for each partition p of the data topic: p
 `helenus_sinks.chunks` says, and `partitions + p` has the keys of rows with chunks: by each record's key the number of
 its chunks (u32, big-endian) and the row's event key; null for a row that has none any more. Only so can the chunks be
 deleted of a row that is deleted, or small again: Kafka can't be asked what it has of a key. The writer of a data
-partition is the only one of these two, and reads the second in each batch, before its first record.
+partition is the only one of these two, and reads the second in each batch, before its first record. The header `table`
+says whose row it is: a transform may route records of several tables to one topic.
 
     1 note the row, and wait until the brokers have that: whatever is killed later, its chunks can be found
-    2 append the chunks, and nulls for what an earlier value had more, and wait: then their offsets are known
-    3 append the smaller record, with the header `chunks`
+    2 append the chunks, and wait: then their offsets are known. Readers take no reference to many more offsets than
+      chunks, so nothing else of this writer may lie between
+    3 append nulls for what an earlier value had more, and the smaller record, with the header `chunks`
 
 A smaller record of a row that had chunks is followed by nulls for these. Once they are acknowledged, the row is noted
 as one without chunks: by the next batch, since records of two partitions may be stored in any order.
@@ -25,9 +27,11 @@ from dataclasses import dataclass, field
 
 from helenus_connector.cassandra_rows.clustering_bounds import covering
 from helenus_connector.config.connector import ConnectorSettings
+from helenus_connector.gate.event_content import decode_key
 from helenus_connector.interfaces.resolved_key import ResolvedKey
 from helenus_connector.interfaces.shape import Record, Shape, ShapedRecord
 from helenus_connector.pipeline._table_version import TableVersion, TableVersions
+from helenus_schemas.cql.values import Malformed
 from helenus_schemas.errors import HelenusError, Kind
 from helenus_schemas.event.change import Scope
 from helenus_schemas.names import counted
@@ -50,19 +54,22 @@ _TIMEOUT_S = 60.0
 _HEAD_BYTES = 512
 """Of a chunk in addition to its key and value: its header, and what a batch has."""
 _MIN_CHUNK_BYTES = 256
+_TABLE_HEADER = "table"
 
 
 @dataclass(slots=True)
 class _Partition:
     """The rows with chunks of one partition of a data topic: by record key the number of chunks, and the event key.
     `next_offset` is where the noted keys are read on, None before the first. `obsolete` are keys whose chunks are null.
-    Where the topic is not compacted, no keys are noted and no chunks deleted: it `is_kept` says that they are.
+    Where the topic is not compacted, no keys are noted and no chunks deleted: it `is_kept` says that they are. It
+    `has_queued_nulls` if nulls for chunks may not be acknowledged yet.
     """
 
     rows: dict[bytes, tuple[int, bytes]] = field(default_factory=dict)
     next_offset: int | None = None
     is_current: bool = False
     is_kept: bool = True
+    has_queued_nulls: bool = False
     obsolete: list[bytes] = field(default_factory=list)
 
 
@@ -74,6 +81,7 @@ class ChunkedRecords:
     def __init__(self, settings: ConnectorSettings, versions: TableVersions) -> None:
         self._settings = settings
         self._versions = versions
+        self._table = f"{settings.keyspace}.{settings.table}".encode()
         self._partitions: dict[tuple[str, int], _Partition] = {}
         self._counts: dict[str, int] = {}  # of the data topics' partitions
         self._reader: PartitionReader | None = None
@@ -148,10 +156,12 @@ class ChunkedRecords:
         # 1. note the row: each time, as a former writer of the partition may be about to note that it has none
         if rows.is_kept:
             noted = self._counts[topic] + partition
-            log.append(chunks, noted, key, _COUNT.pack(max(count, former_count)) + event_key)
+            note = _COUNT.pack(max(count, former_count)) + event_key
+            log.append(chunks, noted, key, note, [(_TABLE_HEADER, self._table)])
             rows.rows[key] = max(count, former_count), event_key
-            if former_count < count:
+            if former_count < count or rows.has_queued_nulls:
                 log.deliver(_TIMEOUT_S)
+                rows.has_queued_nulls = False
                 reach("connector.chunks-noted")
         # 2. append the chunks
         first = self._get_reader(log).end(chunks, partition)
@@ -161,13 +171,14 @@ class ChunkedRecords:
             log.append(chunks, partition, chunk_key(key, number), chunk, [header])
             if number:
                 reach("connector.between-chunks")
-        for number in range(count, former_count):
-            log.append(chunks, partition, chunk_key(key, number), None)
         log.deliver(_TIMEOUT_S)
         last = self._get_reader(log).end(chunks, partition) - 1
         if rows.is_kept:
             rows.next_offset = self._get_reader(log).end(chunks, noted)  # its own notes need no reading
         reach("connector.after-chunks")
+        for number in range(count, former_count):
+            log.append(chunks, partition, chunk_key(key, number), None)
+            rows.has_queued_nulls = True
         digest = hashlib.sha256(value).hexdigest()
         return ChunkReference(chunk_id, count, len(value), digest, partition, first, last)
 
@@ -175,6 +186,7 @@ class ChunkedRecords:
         count, _ = rows.rows.pop(key)
         for number in range(count):
             log.append(chunk_topic(topic), partition, chunk_key(key, number), None)
+        rows.has_queued_nulls = True
         rows.obsolete.append(key)  # not yet: nulls and note may be stored in any order
 
     def _rows(self, log: Log, topic: str, partition: int) -> _Partition:
@@ -183,7 +195,7 @@ class ChunkedRecords:
         if rows.is_current:
             return rows
         chunks, noted = chunk_topic(topic), self._count(log, topic) + partition
-        rows.is_current = True
+        rows.is_current, rows.has_queued_nulls = True, False
         rows.is_kept = "compact" in self._settings.creation_of(topic).config.get("cleanup.policy", "")
         if not rows.is_kept:
             return rows
@@ -207,7 +219,9 @@ class ChunkedRecords:
         start = BEGINNING if offset is None else offset
         with closing(self._get_reader(log).records(chunks, noted, start, end)) as messages:
             for message in messages:
-                _read_note(rows, message.key(), message.value(), f"{chunks} {noted}, offset {message.offset()}")
+                # Notes of other tables are not for this one: its scopes must delete no chunk of theirs.
+                if message.value() is None or dict(message.headers() or ()).get(_TABLE_HEADER) == self._table:
+                    _read_note(rows, message.key(), message.value(), f"{chunks} {noted}, offset {message.offset()}")
 
     def _count(self, log: Log, topic: str) -> int:
         """Return how many partitions a data topic has; its topic of chunks is there then."""
@@ -250,7 +264,10 @@ def _scope_test(resolved: ResolvedKey, version: TableVersion) -> Callable[[bytes
     partition_key, bounds = tuple(resolved.values[:key_columns]), resolved.bounds
 
     def is_covered(event_key: bytes) -> bool:
-        values = codec.decode(event_key)
+        try:
+            values = decode_key(codec, event_key)
+        except Malformed:
+            return False  # of an earlier table of this name, with another key
         if tuple(values[:key_columns]) != partition_key:
             return False
         clustering = values[key_columns:]

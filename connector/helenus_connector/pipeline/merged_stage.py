@@ -45,8 +45,8 @@ _ROW = Scope.ROW
 class MergedStage:
     """The work on one table's merged rows in one process. `log` takes records, `append` events.
 
-    Call `begin`, `take` or `take_all` for the rows, and `end`: they raise HelenusError, and then the batch is to be
-    repeated.
+    Call `begin`, `take` or `take_all` for the rows, `end` and `confirm`: they raise HelenusError, and then the batch is
+    to be repeated.
     """
 
     def __init__(
@@ -74,7 +74,7 @@ class MergedStage:
     def begin(self, table: Table) -> None:
         """Begin a batch. `table` is the table's current definition, with all its columns."""
         self._begin()
-        self._appender.begin_batch()  # nobody says here what became of the one before: it counts as failed
+        self._appender.begin_batch()
         if self._table != table:
             self._table = table
             self._cell_requests = CellRequests(self.settings, self._session, table, self._append_event, self._budget)
@@ -196,6 +196,12 @@ class MergedStage:
         for event in self._events or ():
             self.append(*event)
         return self.outcome
+
+    def confirm(self) -> None:
+        """Note that the records of the batch are acknowledged, or committed, and will not be dropped: without it, the
+        batch counts as failed.
+        """
+        self._appender.end_batch()
 
     def close(self) -> None:
         """Close all but the session and the Log, which others use too."""

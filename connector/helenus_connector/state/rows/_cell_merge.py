@@ -170,6 +170,8 @@ def _put_cell(row: CellRow, cell: Cell, current: Cell | None, doubts: Doubts) ->
         if is_live and not is_known:
             return _UNPROVEN
         row.cells[cell[0], cell[3]] = cell
+        if not is_live and current is not None and current[2] is not None:
+            row.forget_mutations()
         is_undecided = not is_known and current is not None and current[2] is not None
         return _DELETED_UNPROVEN if is_undecided else _CHANGED
     return _UNPROVEN if is_live and doubts.is_soft(current) else _UNCHANGED

@@ -16,6 +16,8 @@ from helenus_schemas.event.cells import Cell, Deletion, Liveness
 
 NEVER = -(1 << 63)
 """A write time before all others."""
+MAX_TIME = (1 << 63) - 1
+"""The last write time, in µs, that 8 bytes hold."""
 _RECHECK_S = 3600
 """In a backlog a tombstone is checked again after an hour at the latest, as the backlog may end sooner."""
 
@@ -25,6 +27,11 @@ _ENDLESS = 1 << 62
 """A time after that of any cell's end."""
 
 ListElement = tuple[int, bytes | None, bool]
+
+
+def clamp_time(time: int) -> int:
+    """Return the write time, µs, that is closest to a number of any size."""
+    return max(NEVER, min(time, MAX_TIME))
 
 
 def list_element(cell: Cell) -> ListElement:

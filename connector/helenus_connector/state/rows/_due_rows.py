@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 
 from helenus_connector.interfaces.merged_change import MergedChange
+from helenus_connector.state.rows._cell_rules import NEVER
 from helenus_connector.state.rows._read_requests import ReadRequests
 from helenus_connector.state.rows._row_image import RowImages
 from helenus_connector.state.rows._row_store import NAMES_AT_ONCE, PARTITION_PREFIX, RowStore
@@ -68,9 +69,12 @@ class DueRows:
         has_lost_guess = row.drop_expired_guess(now)
         in_doubt = has_lost_guess or row.needs_read(last_shown_at, now)
         row.scheduled_at = 0
-        self._row_store.history.raise_horizon(row.purge(self._row_store.purge_clock, self._gc_grace_s))
+        purged_to = row.purge(self._row_store.purge_clock, self._gc_grace_s)
+        self._row_store.history.raise_horizon(purged_to)
         self._row_store.put_row(name, row, self._row_store.resolve_key(name[1:])[0])
         merged = self._images.record_change(name, name[1:], before, None, None)
+        if merged is not None or purged_to != NEVER:
+            row.forget_mutations()  # what hid a part of one ended, or was purged
         if merged is not None:
             yield merged
         if in_doubt:

@@ -28,7 +28,7 @@ from helenus_connector.gate.event_content import check_bounds
 from helenus_connector.interfaces.event import Event
 from helenus_connector.interfaces.merged_change import GapEvent, MergedChange, PoisonEvent, ReadRequest
 from helenus_connector.state.rows._cell_merge import MergeResult
-from helenus_connector.state.rows._cell_rules import estimate_deletion
+from helenus_connector.state.rows._cell_rules import clamp_time, estimate_deletion
 from helenus_connector.state.rows._due_rows import DueRows
 from helenus_connector.state.rows._ordinary_merge import OrdinaryMerger
 from helenus_connector.state.rows._read_requests import ReadRequests
@@ -313,7 +313,7 @@ class TopicPartitionMerger:
             yield from self._merge_row(report, change, cells)
 
     def _merge_truncation(self, change: Change, event: Event) -> Changes:
-        time = change.write_time if change.write_time is not None else event.timestamp * 1000
+        time = change.write_time if change.write_time is not None else clamp_time(event.timestamp * 1000)
         log_position = change.segment, change.position
         reported = self._row_store.history.truncate(change.node, log_position, time, self._trusts_absence)
         if reported is TruncationReport.KNOWN:

@@ -143,6 +143,7 @@ def _end(stage: MergedStage, marked: MarkedBatch | None, ends: Mapping[Place, in
         outcome = stage.end()
         if (events_log := worker_process.used_events_log(plan.worker)) is not None:
             events_log.flush(FLUSH_TIMEOUT_S)
+        stage.confirm()
         return outcome
     log, settings = stage.log, stage.settings
     assert isinstance(log, OwnedKafkaLog), "without fenced writers nothing is published exactly once"
@@ -150,6 +151,7 @@ def _end(stage: MergedStage, marked: MarkedBatch | None, ends: Mapping[Place, in
     if ends:
         log.deliver(FLUSH_TIMEOUT_S)  # the events
         PartTransaction(log, settings.name, marked, ends).commit(FLUSH_TIMEOUT_S)
+    stage.confirm()
     return outcome
 
 

@@ -51,23 +51,35 @@ class ReplicaReports:
         if match is not None and event.key is not None:
             key, scope = self._codec.current_key(event.key), match.scope
             prefix = STATIC_PREFIX if scope == _STATIC_INT else ROW_PREFIX if scope == _ROW_INT else PARTITION_PREFIX
-            name = prefix + key
+            name, mutation = prefix + key, unhexlify(match.digest)[:MUTATION_BYTES]
             if not self._has_partitions:
                 name = ROW_PREFIX + key
-            return ReplicaReport(event, name, key, unhexlify(match.digest)[:MUTATION_BYTES], None, match.node, match)
+                if prefix == PARTITION_PREFIX:
+                    mutation = _partition_mutation(match.digest)
+            return ReplicaReport(event, name, key, mutation, None, match.node, match)
         change, key = decode_event(event, self._codec)
         if change.scope is Scope.GAP:
             return GapEvent(event)
         prefix = {_ROW: ROW_PREFIX, _STATIC: STATIC_PREFIX}.get(change.scope, PARTITION_PREFIX)
         if not self._has_partitions and change.scope is _PARTITION:
             prefix = ROW_PREFIX
-        digest = change.digest if change.node and change.digest and len(change.digest) == 32 else None
-        return ReplicaReport(event, prefix + key, key, None if digest is None else _mutation_digest(digest), change)
+        is_row_partition = prefix == ROW_PREFIX and change.scope is _PARTITION
+        return ReplicaReport(event, prefix + key, key, _mutation_digest(change, is_row_partition), change)
 
 
-def _mutation_digest(digest: str) -> bytes | None:
-    """Return the first bytes of a digest, as `CellRow.recent_mutations` has them; None if it is none."""
+def _mutation_digest(change: Change, is_row_partition: bool) -> bytes | None:
+    """Return the bytes of a digest that `CellRow.recent_mutations` has; None if it is none of an agent's."""
+    if not change.node or not change.digest or len(change.digest) != 32:
+        return None
     try:
-        return unhexlify(digest)[:MUTATION_BYTES]
+        digest = unhexlify(change.digest)
     except ValueError:
         return None
+    return _partition_mutation(change.digest.encode()) if is_row_partition else digest[:MUTATION_BYTES]
+
+
+def _partition_mutation(digest: bytes) -> bytes:
+    """Return the bytes that name the delete of a partition that is one row. A mutation may delete the row and write it:
+    these two events are no copies of each other, though both have its digest.
+    """
+    return unhexlify(digest)[-MUTATION_BYTES:]

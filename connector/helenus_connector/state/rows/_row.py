@@ -68,6 +68,12 @@ class CellRow:
         """Remember a mutation's digest, and forget the oldest."""
         self.recent_mutations = (mutation + self.recent_mutations)[: MUTATION_BYTES * _MAX_MUTATIONS]
 
+    def forget_mutations(self) -> None:
+        """Forget the mutations that were merged last, as something of them is deleted, or ended: one that comes again,
+        with its old write time, is no copy once its tombstone may have been purged.
+        """
+        self.recent_mutations = b""
+
     def lift_deletions(self, cells: Iterable[Cell]) -> int:
         """Remove this row's deletions that would hide cells which a read found. Return the newest write time of those,
         NEVER if there are none.
@@ -177,14 +183,17 @@ class CellRow:
         for cell_key in shadowed_cells:
             del self.cells[cell_key]
         if changed or shadowed_columns or shadowed_cells:
-            # The same statement repeated later, with its old write time, is no copy: the deletion may have been purged.
-            self.recent_mutations = b""
+            self.forget_mutations()
             return True
         return False
 
     def drop_shadowed_cells(self, name: str, floor: int) -> None:
-        for cell_key in [key for key, cell in self.cells.items() if key[0] == name and cell[1] <= floor]:
+        """Remove a column's cells that are not newer than its deletion."""
+        shadowed_cells = [key for key, cell in self.cells.items() if key[0] == name and cell[1] <= floor]
+        for cell_key in shadowed_cells:
             del self.cells[cell_key]
+        if shadowed_cells:
+            self.forget_mutations()
 
     def purge(self, now: int, gc_grace: int) -> int:
         """Remove tombstones, and what expired, that are older than gc_grace. Return the newest write time of these,

@@ -54,7 +54,8 @@ def dump_row(row: CellRow) -> bytes:
     if liveness:
         previous_time = liveness.write_time
         add(_pack_time(previous_time))
-        expires_at = liveness.expires or 0
+        # 0 stands for no TTL. Of what ended in the first second of all, no event comes but a damaged one.
+        expires_at = 0 if liveness.expires is None else max(1, liveness.expires)
         add(long_bytes(expires_at))
         if expires_at:
             add(long_bytes(liveness.ttl or 0))

@@ -24,7 +24,7 @@ from collections.abc import Set as AbstractSet
 from typing import NamedTuple
 
 from helenus_connector.state.rows._cell_merge import merge_update
-from helenus_connector.state.rows._cell_rules import NEVER, estimate_deletion, list_element, wins
+from helenus_connector.state.rows._cell_rules import NEVER, clamp_time, estimate_deletion, list_element, wins
 from helenus_connector.state.rows._row import CellRow
 from helenus_schemas.cql.order import order
 from helenus_schemas.cql.types import CqlType
@@ -66,7 +66,8 @@ class RowRead(NamedTuple):
         # Events of older versions have the time of the read alone.
         requested_at_ms = change.segment if change.position < 0 else change.position
         deleted_to = change.write_time if deletes else None
-        return cls(cells, change.segment * 1000, requested_at_ms // 1000, deleted_to, change.effect, change.part)
+        read_at_us = clamp_time(change.segment * 1000)  # whoever writes to the topic may name any time
+        return cls(cells, read_at_us, requested_at_ms // 1000, deleted_to, change.effect, change.part)
 
     def is_deleted(self, name: str, write_time: int) -> bool:
         """Return whether a cell of a column, which the read did not find, was deleted by the event that had the row

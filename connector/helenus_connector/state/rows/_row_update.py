@@ -271,6 +271,8 @@ class RowUpdater:
         """Merge the liveness that was read. Return False if it is not ordinary."""
         cursor = self._cursor
         time = cursor.write_time
+        if cursor.expires == 0:
+            return False  # in the bytes of a row it would be one without TTL
         if time <= self._horizon or (self._has_liveness and time <= self._liveness_time):
             return False
         if self._has_bound and not self._replaces_guess(time):
@@ -292,6 +294,8 @@ class RowUpdater:
         if content is None:
             if expires is not None:
                 return False
+            if number >= 0 and self._contents[number] is not None:
+                self._recent = b""  # as `CellRow.forget_mutations`
             self._put(number, index, time, None, 0, 0, cursor.cell_deleted_at or 0, 0)
         elif expires is None:
             self._put(number, index, time, content, 0, 0, None, 0)

@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from struct import Struct
 
-from helenus_connector.state.rows._cell_rules import NEVER
+from helenus_connector.state.rows._cell_rules import MAX_TIME, NEVER, clamp_time
 from helenus_schemas.event.change import Change, Origin
 
 _VERSION = 2
@@ -38,7 +38,7 @@ of them to report. If its clock is behind, it counts as behind: its rows are rea
 
 _MAX_NODES, _MAX_NODE_BYTES = 10_000, 255
 """Limits, as whoever writes to an events topic may name nodes that do not exist. Rows of those left out are read."""
-_MAX_TIME = (1 << 63) - 1
+
 
 LogPosition = tuple[int, int]
 """A commit log segment's id, and a position in it."""
@@ -94,7 +94,7 @@ class TopicPartitionHistory:
 
     def raise_horizon(self, write_time: int) -> None:
         """Note that a deletion of this write time is no longer known here, and may be in Cassandra."""
-        self.horizon = max(self.horizon, min(write_time, _MAX_TIME))
+        self.horizon = max(self.horizon, min(write_time, MAX_TIME))
 
     def note_node(self, node: str, trusts_absence: bool) -> None:
         """Note a node. One that first reports while `trusts_absence`, so when all rows are proven, has joined since,
@@ -143,7 +143,7 @@ class TopicPartitionHistory:
         self.disturbances += 1
         if not is_following:
             self.truncations += 1
-            self.truncation_time = max(NEVER, min(time, _MAX_TIME))
+            self.truncation_time = clamp_time(time)
         is_last = time >= self.truncation_time - _SAME_TRUNCATION_US
         node_history.truncations = self.truncations if is_last else node_history.truncations + 1
         if position > (-1, -1):
