@@ -47,12 +47,12 @@ class ToldThree(Told):
 @contextmanager
 def writing(session: Any, table: str, seed: int) -> Iterator[list[str]]:
     """Have rows of a table written, changed and deleted meanwhile. Yields the statements, as they are acknowledged."""
-    done: list[str] = []
+    acknowledged: list[str] = []
     stopping, chance, failures = threading.Event(), random.Random(seed), list[Exception]()
 
     def write() -> None:
         while not stopping.wait(0.02):
-            key, number = chance.randrange(KEYS), len(done)
+            key, number = chance.randrange(KEYS), len(acknowledged)
             cql = chance.choice(
                 [
                     f"INSERT INTO {table} (k, v, n) VALUES ({key}, 'x{number}', {number})",
@@ -65,12 +65,12 @@ def writing(session: Any, table: str, seed: int) -> Iterator[list[str]]:
             except Exception as error:
                 failures.append(error)
                 return
-            done.append(cql)
+            acknowledged.append(cql)
 
     thread = threading.Thread(target=write)
     thread.start()
     try:
-        yield done
+        yield acknowledged
     finally:
         stopping.set()
         thread.join()
@@ -95,8 +95,8 @@ def test_what_is_published_changes_while_writes_go_on(three: Stack, tmp_path: Pa
 
     def is_written(writers: list[list[str]], more: int) -> None:
         """Wait until so many more statements are done of each table: what follows is in the middle of them."""
-        wanted = [len(done) + more for done in writers]
-        eventually(lambda: all(len(done) >= count for done, count in zip(writers, wanted, strict=True)))
+        wanted = [len(acknowledged) + more for acknowledged in writers]
+        eventually(lambda: all(len(acknowledged) >= count for acknowledged, count in zip(writers, wanted, strict=True)))
 
     def runs(table: str, output_format: str) -> None:
         name = f"cdc-{table}"
