@@ -21,13 +21,14 @@ from helenus_connector.control.connectors import Connectors
 from helenus_connector.control.documents import ConnectorFile, Document
 from helenus_connector.control.positions import BrokerPositions
 from helenus_connector.control.status import ConnectorStatus
+from helenus_connector.group._leader import Leader
 from helenus_connector.group.documents import ConnectorRecords, SnapshotRecords, connector_values, snapshot_values
 from helenus_connector.group.membership import GroupMembership
 from helenus_connector.group.pulsar_membership import PulsarMembership
 from helenus_connector.group.shared_topic import SharedTopic
 from helenus_connector.group.state_directories import StateDirectories, check_state_directory
 from helenus_connector.group.status_topic import StatusTopic
-from helenus_connector.group.term import announce_term, begin_term
+from helenus_connector.group.term import begin_term
 from helenus_connector.journal.committed import CommittedPositions
 from helenus_connector.journal.pulsar_journals import PulsarJournals, PulsarPositions
 from helenus_connector.snapshot.snapshot_store import SnapshotFile
@@ -216,16 +217,17 @@ class GroupMember:
             connectors, snapshots = ConnectorFile(directory).read(), SnapshotFile(directory).read()
             return {**connector_values(connectors), **snapshot_values(snapshots or _NO_SNAPSHOTS)}
 
-        announce_term(directory, self._term_name)
+        def prepare(former: Leader | None) -> None:
+            begin_term(directory, former, self._term_name)
+
         try:
-            leader = self._topic.lead(self._term_name, read_files)
+            leader = self._topic.lead(self._term_name, read_files, prepare)
         except HelenusError as error:
             if error.action is not Action.RETRY and error.kind is not Kind.NOT_OWNER:
                 raise
             self._log_wait(error)
             return False
         former = self._topic.former
-        begin_term(directory, former, leader)
         if isinstance(self._membership, PulsarMembership) and self._membership.epochs is not None:
             self.journals = PulsarJournals(self._worker, self._membership.epochs)
         self.state_directories = StateDirectories(self._worker, self._topic, leader)

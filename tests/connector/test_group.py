@@ -14,7 +14,9 @@ from hypothesis import strategies as st
 from helenus_connector.config.worker import WorkerSettings
 from helenus_connector.group._leader import KEY, Leader
 from helenus_connector.group.documents import ConnectorRecords, SnapshotRecords, connector_values, snapshot_values
-from helenus_connector.group.term import announce_term, begin_term
+from helenus_connector.group.membership import GroupMembership
+from helenus_connector.group.shared_topic import SharedTopic
+from helenus_connector.group.term import begin_term
 from helenus_schemas.settings.properties import ConfigError
 
 WORKER = {"bootstrap.servers": "h:1", "checkpoint.dir": "/c", "group.id": "helenus-workers"}
@@ -137,8 +139,7 @@ def made_query(directory: Path, name: str, **parts: str) -> Path:
 
 
 def lead(directory: Path, former: Leader | None, number: int) -> None:
-    announce_term(directory, leader(number).term)
-    begin_term(directory, former, leader(number))
+    begin_term(directory, former, leader(number).term)
 
 
 def test_positions_of_an_earlier_time_are_forgotten(tmp_path: Path) -> None:
@@ -167,9 +168,110 @@ def test_a_worker_that_ends_between_its_note_and_its_term(tmp_path: Path, former
     if former is not None:
         lead(tmp_path, None, 1)
     query = made_query(tmp_path, "default")
-    announce_term(tmp_path, leader(2).term)  # and the brokers have its note
+    lead(tmp_path, former, 2)  # and the brokers have its note
     lead(tmp_path, leader(2), 3)
     assert (query / "held").exists()
+
+
+class Killed(BaseException):
+    pass
+
+
+class Writer:
+    """Stands for a TopicWriter, of a topic with these values. It ends with the first commit if it `kills`."""
+
+    is_started = True
+
+    def __init__(self, values: dict[str, Any]) -> None:
+        self.values = values
+        self.kills = False
+
+    def start(self, deadline: float) -> None:
+        pass
+
+    def commit(self, changes: Mapping[str, Any], deadline: float, positions: object = None) -> None:
+        self.values.update(changes)
+        if self.kills:
+            raise Killed
+
+    def close(self) -> None:
+        pass
+
+
+def shared_topic(values: dict[str, Any]) -> SharedTopic:
+    topic = SharedTopic(WorkerSettings.from_properties(WORKER, "worker.properties"))
+    topic._writer = Writer(values)  # type: ignore[assignment]
+    return topic
+
+
+def begin(topic: SharedTopic, directory: Path, term: str) -> Leader:
+    return topic.lead(term, dict, lambda former: begin_term(directory, former, term))
+
+
+def test_a_worker_that_led_long_ago_and_ends_once_it_is_noted(tmp_path: Path) -> None:
+    """Its note is that of the former leader at its next start: by then nothing must be left of its earlier term."""
+    values: dict[str, Any] = {}
+    other = tmp_path / "other"
+    other.mkdir()
+    begin(shared_topic(values), tmp_path, "first")
+    query = made_query(tmp_path, "default")
+    begin(shared_topic(values), other, "of another worker")
+    topic = shared_topic(values)
+    topic._writer.kills = True  # type: ignore[attr-defined]
+    with pytest.raises(Killed):
+        begin(topic, tmp_path, "second")
+    begin(shared_topic(values), tmp_path, "third")
+    assert [path.name for path in query.iterdir()] == ["writers"]
+
+
+def test_a_worker_that_ends_before_it_is_noted(tmp_path: Path) -> None:
+    """The other worker leads on: its term does not become this one's by that it was read here."""
+    lead(tmp_path, None, 1)
+    lead(tmp_path, leader(7), 8)  # of which the brokers never learn
+    query = made_query(tmp_path, "default")
+    lead(tmp_path, leader(7), 9)
+    assert [path.name for path in query.iterdir()] == ["writers"]
+
+
+def test_numbers_go_on_where_the_topic_was_deleted(tmp_path: Path) -> None:
+    """Records and states have the numbers of leaders: those of the next ones are not lower."""
+    first = begin(shared_topic(values := {}), tmp_path, "first")
+    second = begin(shared_topic(values), tmp_path, "second")
+    assert second.number == first.number + 1
+    anew = begin(shared_topic({}), tmp_path, "of a new topic")
+    assert anew.number >= first.number > 1_700_000_000
+
+
+class LateNote(Leader):
+    """A note, of which the number is asked for just when a later one is read."""
+
+    membership: GroupMembership
+
+    def __getattribute__(self, name: str) -> Any:
+        if name == "number":
+            note = json.dumps(leader(9).to_value()).encode()
+            self.membership._note_record(Record(note))  # type: ignore[arg-type]
+        return super().__getattribute__(name)
+
+
+class Record:
+    def __init__(self, value: bytes) -> None:
+        self._value = value
+
+    def key(self) -> bytes:
+        return KEY.encode()
+
+    def value(self) -> bytes:
+        return self._value
+
+
+def test_a_later_leader_is_read_just_when_a_worker_begins_to_lead() -> None:
+    membership = GroupMembership(WorkerSettings.from_properties(WORKER, "worker.properties"), lambda: None)
+    LateNote.membership = membership
+    membership._noted = LateNote("h:1", "http://h:1", 1, "before")
+    membership._is_assigned = True
+    membership.note_begun(leader(2))
+    assert not membership.leads
 
 
 @pytest.mark.parametrize(
