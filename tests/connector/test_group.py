@@ -17,6 +17,9 @@ from helenus_connector.group.documents import ConnectorRecords, SnapshotRecords,
 from helenus_connector.group.membership import GroupMembership
 from helenus_connector.group.shared_topic import SharedTopic
 from helenus_connector.group.term import begin_term
+from helenus_connector.log.choice import fenced_topics
+from helenus_connector.log.events import FencedRecord
+from helenus_schemas.errors import HelenusError, Kind
 from helenus_schemas.settings.properties import ConfigError
 
 WORKER = {"bootstrap.servers": "h:1", "checkpoint.dir": "/c", "group.id": "helenus-workers"}
@@ -317,3 +320,34 @@ def test_connectors_that_are_of_no_group(own: dict[str, str]) -> None:
     worker = WorkerSettings.from_properties(WORKER, "worker.properties")
     with pytest.raises(ConfigError, match=r"group\.id"):
         worker.model.read_settings({**CONNECTOR, **own}, "c")
+
+
+class FullLog:
+    """A Log on Pulsar whose queue is full after some records."""
+
+    def __init__(self, room: int) -> None:
+        self.waiting: list[str] = []
+        self.room = room
+
+    def append(self, topic: str, *_: object) -> None:
+        if len(self.waiting) == self.room:
+            raise HelenusError(Kind.APPEND_FAILED, "Pulsar takes no records: the queue is full", topic)
+        self.waiting.append(topic)
+
+    def close(self) -> None:
+        self.waiting.clear()
+
+    def keep(self, topic: str, epoch: int) -> None:
+        pass
+
+
+def test_a_transaction_on_pulsar_that_cannot_be_appended_is_not_sent_later() -> None:
+    """Whoever owns the topics again reads what they have, and goes by that."""
+    on_pulsar = {**WORKER, "log": "pulsar", "pulsar.service.url": "pulsar://h:1"}
+    topics = fenced_topics(WorkerSettings.from_properties(on_pulsar, "worker.properties"))
+    topics._log = log = FullLog(room=3)  # type: ignore[assignment]
+    topics.note_owned(["a", "b"], 7)
+    with pytest.raises(HelenusError, match="the queue is full"):
+        topics.commit({name: [FencedRecord(b"k", b"v")] * 2 for name in ("a", "b")}, 10)
+    assert log.waiting == []
+    assert not topics.owns("a")
