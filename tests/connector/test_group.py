@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from helenus_connector.config.files import check_kafka
 from helenus_connector.config.worker import WorkerSettings
 from helenus_connector.group._leader import KEY, Leader
 from helenus_connector.group.documents import ConnectorRecords, SnapshotRecords, connector_values, snapshot_values
@@ -351,3 +352,14 @@ def test_a_transaction_on_pulsar_that_cannot_be_appended_is_not_sent_later() -> 
         topics.commit({name: [FencedRecord(b"k", b"v")] * 2 for name in ("a", "b")}, 10)
     assert log.waiting == []
     assert not topics.owns("a")
+
+
+@pytest.mark.parametrize("prefix", ["kafka.", "consumer."])
+def test_nobody_reads_what_was_aborted(prefix: str) -> None:
+    def check(level: str) -> None:
+        properties = {**WORKER, f"{prefix}isolation.level": level}
+        check_kafka(WorkerSettings.from_properties(properties, "worker.properties"), Path("worker.properties"))
+
+    check("read_committed")
+    with pytest.raises(ConfigError, match=r"isolation\.level=read_uncommitted.*transactions that were aborted"):
+        check("read_uncommitted")
