@@ -172,14 +172,18 @@ class GroupMember:
         self._renewed_at = time.monotonic()
         positions = self.positions()
         for connector in connectors.all().values():
-            idle_topics = [
-                task.events for task in list(connector.tasks.values()) if connector.wanted != "RUNNING" or task.error
-            ]
+            with connectors.lock:
+                idle_topics = connectors.idle_topics(connector)
             if not idle_topics:
                 continue
             try:
-                counts = {topic: len(offsets) for topic, offsets in connectors.earliest(idle_topics).items()}
-                positions.renew(connector.settings, counts)
+                counts = {topic: len(offsets) for topic, offsets in connectors.earliest(sorted(idle_topics)).items()}
+                # Whoever moved or resumed one between the read and the commit would be taken back.
+                with connectors.lock:
+                    idle_topics = connectors.idle_topics(connector)
+                    positions.renew(
+                        connector.settings, {topic: n for topic, n in counts.items() if topic in idle_topics}
+                    )
             except HelenusError as error:
                 if error.kind is Kind.NOT_OWNER:
                     raise

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import json
+import math
+import threading
 from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from helenus_connector._group_member import GroupMember
 from helenus_connector.config.files import check_kafka
 from helenus_connector.config.worker import WorkerSettings
 from helenus_connector.group._leader import KEY, Leader
@@ -363,3 +368,28 @@ def test_nobody_reads_what_was_aborted(prefix: str) -> None:
     check("read_committed")
     with pytest.raises(ConfigError, match=r"isolation\.level=read_uncommitted.*transactions that were aborted"):
         check("read_uncommitted")
+
+
+def test_nobody_moves_or_resumes_a_connector_whose_positions_are_committed_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """What was read would be committed over its later positions. One that is resumed before has its own batches."""
+    idle, renewed, lock = {"resumed", "stopped"}, [], threading.RLock()
+
+    def earliest(topics: list[str]) -> dict[str, dict[str, int]]:
+        idle.discard("resumed")
+        return {topic: {"0": 5} for topic in topics}
+
+    def renew(_: object, counts: dict[str, int]) -> None:
+        with ThreadPoolExecutor(1) as pool:
+            assert not pool.submit(lock.acquire, False).result()
+        renewed.append(counts)
+
+    connectors: Any = SimpleNamespace(
+        lock=lock, all=lambda: {"c": SimpleNamespace(settings=None)}, idle_topics=lambda _: set(idle), earliest=earliest
+    )
+    member = GroupMember(WorkerSettings.from_properties(WORKER, "worker.properties"), threading.Event())
+    monkeypatch.setattr(member, "positions", lambda: SimpleNamespace(renew=renew))
+    monkeypatch.setattr(member, "_renewed_at", -math.inf)
+    member.renew_positions(connectors)
+    assert renewed == [{"stopped": 1}]

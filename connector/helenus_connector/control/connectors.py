@@ -229,6 +229,14 @@ class Connectors:
         written = self._written_topics.get(connector.settings.query_group, set())
         return not written.isdisjoint(task.data for task in connector.tasks.values())
 
+    def idle_topics(self, connector: Connector) -> set[str]:
+        """Return the events topics of a connector of which nothing is published now, nor is to be; the caller has
+        `lock`, without which they may be at any time.
+        """
+        written = self._written_topics.get(connector.settings.query_group, set())
+        tasks = [task for task in connector.tasks.values() if connector.wanted != "RUNNING" or task.error]
+        return {task.events for task in tasks if task.data not in written}
+
     def _move_topics(self, name: str, topics: set[str], former_group: str, group: str) -> None:
         """Move topics to another group: their positions, unconfirmed keys and waiting changes, and the time from which
         a start steps back. Until the new configuration is saved, the former group has all of it, too.
