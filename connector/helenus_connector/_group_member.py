@@ -182,7 +182,7 @@ class GroupMember:
                 with connectors.lock:
                     idle_topics = connectors.idle_topics(connector)
                     positions.renew(
-                        connector.settings, {topic: n for topic, n in counts.items() if topic in idle_topics}
+                        connector.settings, {topic: count for topic, count in counts.items() if topic in idle_topics}
                     )
             except HelenusError as error:
                 if error.kind is Kind.NOT_OWNER:
