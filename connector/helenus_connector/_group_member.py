@@ -21,7 +21,6 @@ from helenus_connector.control.connectors import Connectors
 from helenus_connector.control.documents import ConnectorFile, Document
 from helenus_connector.control.positions import BrokerPositions
 from helenus_connector.control.status import ConnectorStatus
-from helenus_connector.group._leader import Leader
 from helenus_connector.group.documents import ConnectorRecords, SnapshotRecords, connector_values, snapshot_values
 from helenus_connector.group.membership import GroupMembership
 from helenus_connector.group.pulsar_membership import PulsarMembership
@@ -221,11 +220,9 @@ class GroupMember:
             connectors, snapshots = ConnectorFile(directory).read(), SnapshotFile(directory).read()
             return {**connector_values(connectors), **snapshot_values(snapshots or _NO_SNAPSHOTS)}
 
-        def prepare(former: Leader | None) -> None:
-            begin_term(directory, former, self._term_name)
-
+        term = self._term_name
         try:
-            leader = self._topic.lead(self._term_name, read_files, prepare)
+            leader = self._topic.lead(term, read_files, lambda former: begin_term(directory, former, term))
         except HelenusError as error:
             if error.action is not Action.RETRY and error.kind is not Kind.NOT_OWNER:
                 raise
