@@ -20,7 +20,7 @@ from helenus_connector.control.backoff import ReasonLog
 from helenus_connector.control.connectors import Connectors
 from helenus_connector.control.documents import ConnectorFile, Document
 from helenus_connector.control.positions import BrokerPositions
-from helenus_connector.control.status import ConnectorStatus
+from helenus_connector.control.status import Connector, ConnectorStatus
 from helenus_connector.group.documents import ConnectorRecords, SnapshotRecords, connector_values, snapshot_values
 from helenus_connector.group.membership import GroupMembership
 from helenus_connector.group.pulsar_membership import PulsarMembership
@@ -172,14 +172,14 @@ class GroupMember:
         positions = self.positions()
         for connector in connectors.all().values():
             with connectors.lock:
-                idle_topics = connectors.idle_topics(connector)
+                idle_topics = _idle_topics(connectors, connector)
             if not idle_topics:
                 continue
             try:
                 counts = {topic: len(offsets) for topic, offsets in connectors.earliest(sorted(idle_topics)).items()}
                 # Whoever moved or resumed one between the read and the commit would be taken back.
                 with connectors.lock:
-                    idle_topics = connectors.idle_topics(connector)
+                    idle_topics = _idle_topics(connectors, connector)
                     positions.renew(
                         connector.settings, {topic: count for topic, count in counts.items() if topic in idle_topics}
                     )
@@ -242,3 +242,10 @@ class GroupMember:
     def _log_wait(self, error: HelenusError) -> None:
         if self._wait_reasons.is_due("group", str(error)):
             _log.warning("group.waiting", group=self._worker.group_id, reason=str(error))
+
+
+def _idle_topics(connectors: Connectors, connector: Connector) -> set[str]:
+    """Return the events topics of which nothing is published now, nor is to be; the caller has the lock."""
+    in_batch = connectors.topics_in_batch(connector)
+    tasks = [task for task in connector.tasks.values() if connector.wanted != "RUNNING" or task.error]
+    return {task.events for task in tasks if task.data not in in_batch}

@@ -129,15 +129,17 @@ def test_a_table_is_published_and_no_more() -> None:
 
 
 @pytest.mark.parametrize("is_complete", [False, True])
-@pytest.mark.parametrize("at", range(4))
+@pytest.mark.parametrize("change_number", range(4))
 @pytest.mark.parametrize(("first", "second"), [(DROP, SOURCE), (SOURCE, DROP), (SOURCE, SOURCE)])
-def test_a_statement_in_the_middle_of_another_one(first: str, second: str, at: int, is_complete: bool) -> None:
+def test_a_statement_in_the_middle_of_another_one(
+    first: str, second: str, change_number: int, is_complete: bool
+) -> None:
     """What has been created publishes, whoever drops or undoes it just then."""
 
     class Interrupted(Store):
         def _change(self) -> None:
             super()._change()
-            if self.changes == at + 1 and not interruptions:
+            if self.changes == change_number + 1 and not interruptions:
                 interruptions.append(second)
                 with contextlib.suppress(StatementError):
                     execute(self, second)

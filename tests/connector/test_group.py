@@ -374,10 +374,12 @@ def test_nobody_moves_or_resumes_a_connector_whose_positions_are_committed_again
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """What was read would be committed over its later positions. One that is resumed before has its own batches."""
-    idle, renewed, lock = {"resumed", "stopped"}, [], threading.RLock()
+    in_batch: set[str] = set()
+    renewed: list[dict[str, int]] = []
+    lock = threading.RLock()
 
     def earliest(topics: list[str]) -> dict[str, dict[str, int]]:
-        idle.discard("resumed")
+        in_batch.add("data of resumed")
         return {topic: {"0": 5} for topic in topics}
 
     def renew(_: object, counts: dict[str, int]) -> None:
@@ -385,8 +387,11 @@ def test_nobody_moves_or_resumes_a_connector_whose_positions_are_committed_again
             assert not pool.submit(lock.acquire, False).result()
         renewed.append(counts)
 
+    topics = ("resumed", "stopped")
+    tasks = {name: SimpleNamespace(events=name, data=f"data of {name}", error=None) for name in topics}
+    connector = SimpleNamespace(settings=None, wanted="STOPPED", tasks=tasks)
     connectors: Any = SimpleNamespace(
-        lock=lock, all=lambda: {"c": SimpleNamespace(settings=None)}, idle_topics=lambda _: set(idle), earliest=earliest
+        lock=lock, all=lambda: {"c": connector}, topics_in_batch=lambda _: set(in_batch), earliest=earliest
     )
     member = GroupMember(WorkerSettings.from_properties(WORKER, "worker.properties"), threading.Event())
     monkeypatch.setattr(member, "positions", lambda: SimpleNamespace(renew=renew))

@@ -35,8 +35,8 @@ def begin_term(directory: Path, former: Leader | None, term: str) -> None:
         except OSError as error:
             problem = f"cannot remove the positions of an earlier time: {error.strerror}"
             raise HelenusError(Kind.STATE, problem, error.filename or str(directory)) from None
-    kept = [former.term] if former is not None and is_own else []
-    _save(directory, list(dict.fromkeys([*kept, term])))
+    own_terms = [former.term] if former is not None and is_own else []
+    _save(directory, list(dict.fromkeys([*own_terms, term])))
 
 
 def _forget(query: Path) -> None:
