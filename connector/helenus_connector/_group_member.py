@@ -20,14 +20,14 @@ from helenus_connector.control.backoff import ReasonLog
 from helenus_connector.control.connectors import Connectors
 from helenus_connector.control.documents import ConnectorFile, Document
 from helenus_connector.control.positions import BrokerPositions
-from helenus_connector.control.status import ConnectorStatus
+from helenus_connector.control.status import Connector, ConnectorStatus
 from helenus_connector.group.documents import ConnectorRecords, SnapshotRecords, connector_values, snapshot_values
 from helenus_connector.group.membership import GroupMembership
 from helenus_connector.group.pulsar_membership import PulsarMembership
 from helenus_connector.group.shared_topic import SharedTopic
 from helenus_connector.group.state_directories import StateDirectories, check_state_directory
 from helenus_connector.group.status_topic import StatusTopic
-from helenus_connector.group.term import announce_term, begin_term
+from helenus_connector.group.term import begin_term
 from helenus_connector.journal.committed import CommittedPositions
 from helenus_connector.journal.pulsar_journals import PulsarJournals, PulsarPositions
 from helenus_connector.snapshot.snapshot_store import SnapshotFile
@@ -171,14 +171,18 @@ class GroupMember:
         self._renewed_at = time.monotonic()
         positions = self.positions()
         for connector in connectors.all().values():
-            idle_topics = [
-                task.events for task in list(connector.tasks.values()) if connector.wanted != "RUNNING" or task.error
-            ]
+            with connectors.lock:
+                idle_topics = _idle_topics(connectors, connector)
             if not idle_topics:
                 continue
             try:
-                counts = {topic: len(offsets) for topic, offsets in connectors.earliest(idle_topics).items()}
-                positions.renew(connector.settings, counts)
+                counts = {topic: len(offsets) for topic, offsets in connectors.earliest(sorted(idle_topics)).items()}
+                # Whoever moved or resumed one between the read and the commit would be taken back.
+                with connectors.lock:
+                    idle_topics = _idle_topics(connectors, connector)
+                    positions.renew(
+                        connector.settings, {topic: count for topic, count in counts.items() if topic in idle_topics}
+                    )
             except HelenusError as error:
                 if error.kind is Kind.NOT_OWNER:
                     raise
@@ -216,16 +220,15 @@ class GroupMember:
             connectors, snapshots = ConnectorFile(directory).read(), SnapshotFile(directory).read()
             return {**connector_values(connectors), **snapshot_values(snapshots or _NO_SNAPSHOTS)}
 
-        announce_term(directory, self._term_name)
+        term = self._term_name
         try:
-            leader = self._topic.lead(self._term_name, read_files)
+            leader = self._topic.lead(term, read_files, lambda former: begin_term(directory, former, term))
         except HelenusError as error:
             if error.action is not Action.RETRY and error.kind is not Kind.NOT_OWNER:
                 raise
             self._log_wait(error)
             return False
         former = self._topic.former
-        begin_term(directory, former, leader)
         if isinstance(self._membership, PulsarMembership) and self._membership.epochs is not None:
             self.journals = PulsarJournals(self._worker, self._membership.epochs)
         self.state_directories = StateDirectories(self._worker, self._topic, leader)
@@ -239,3 +242,10 @@ class GroupMember:
     def _log_wait(self, error: HelenusError) -> None:
         if self._wait_reasons.is_due("group", str(error)):
             _log.warning("group.waiting", group=self._worker.group_id, reason=str(error))
+
+
+def _idle_topics(connectors: Connectors, connector: Connector) -> set[str]:
+    """Return the events topics of which nothing is published now, nor is to be; the caller has the lock."""
+    in_batch = connectors.topics_in_batch(connector)
+    tasks = [task for task in connector.tasks.values() if connector.wanted != "RUNNING" or task.error]
+    return {task.events for task in tasks if task.data not in in_batch}

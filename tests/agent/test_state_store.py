@@ -476,6 +476,25 @@ def test_the_older_of_two_removes_nothing(bench: Bench, table: MemoryTable) -> N
     assert table.row.owner == "b"
 
 
+def test_a_row_that_comes_back_late(bench: Bench, table: MemoryTable, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It was gone when the state was to be saved, and an earlier write of it, of which no answer came, counts after
+    all: the newer state is not in it.
+    """
+    bench.start()
+    assert bench.store is not None
+    save, refusals = table.save, [False]
+    monkeypatch.setattr(table, "save", lambda *args, **more: refusals.pop() if refusals else save(*args, **more))
+    bench.raw.segment(10)
+    bench.raw.write(10, write_of(TABLE, 1))
+    bench.run()
+    eventually(lambda: bench.store is not None and bench.store._next_write()[0] is None)
+    assert not refusals
+    assert table.row is not None
+    assert bench.store._ownership is not None
+    assert table.row.version == bench.store._ownership.written.version
+    bench.store.check()
+
+
 def test_a_row_that_is_lost_while_it_runs(bench: Bench, table: MemoryTable) -> None:
     bench.start()
     bench.raw.segment(10)

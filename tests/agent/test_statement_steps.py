@@ -67,8 +67,11 @@ class Store:
 
     def note_altering(self, source: StoredSource) -> bool:
         self._change()
-        self.rows[source.keyspace, source.table] = replace(source, sets_cdc=True)
-        return source.sink is None
+        former = self.rows.get((source.keyspace, source.table), source)
+        if former.sink is not None:
+            return False
+        self.rows[source.keyspace, source.table] = replace(former, sets_cdc=True)
+        return True
 
     def create_source(self, source: StoredSource) -> bool:
         self._change()
@@ -82,6 +85,8 @@ class Store:
 
     def drop_source(self, source: StoredSource) -> bool:
         self._change()
+        if self.rows.get((source.keyspace, source.table), source).sink != source.sink:
+            return False
         self.rows[source.keyspace, source.table] = replace(source, sink=None, sets_cdc=False)
         return True
 
@@ -121,6 +126,35 @@ def test_a_table_is_published_and_no_more() -> None:
     assert ("ks.u", "cdc = true stays, as before") in rows
     assert store.tables["ks", "u"]
     assert execute(store, "DESCRIBE DATA_SOURCES") == [()]
+
+
+@pytest.mark.parametrize("is_complete", [False, True])
+@pytest.mark.parametrize("change_number", range(4))
+@pytest.mark.parametrize(("first", "second"), [(DROP, SOURCE), (SOURCE, DROP), (SOURCE, SOURCE)])
+def test_a_statement_in_the_middle_of_another_one(
+    first: str, second: str, change_number: int, is_complete: bool
+) -> None:
+    """What has been created publishes, whoever drops or undoes it just then."""
+
+    class Interrupted(Store):
+        def _change(self) -> None:
+            super()._change()
+            if self.changes == change_number + 1 and not interruptions:
+                interruptions.append(second)
+                with contextlib.suppress(StatementError):
+                    execute(self, second)
+
+    store, interruptions = Store(), ["none yet"]
+    execute(store, SINK)
+    store.kill_at = -1 if is_complete else 4
+    with contextlib.suppress(Killed):
+        execute(store, SOURCE)
+    interrupted = Interrupted(store.configs, store.addresses, store.rows, store.tables)
+    interruptions.clear()
+    with contextlib.suppress(StatementError):
+        execute(interrupted, first)
+    row = interrupted.rows["ks", "t"]
+    assert row.sink is None or interrupted.tables["ks", "t"]
 
 
 @pytest.mark.parametrize("kill_at", range(6))

@@ -71,7 +71,14 @@ def test_a_state_that_is_older_than_its_marks_is_known(tmp_path: Path) -> None:
 
 def test_a_state_that_begins_says_which_one_was_before(tmp_path: Path) -> None:
     marks = find_marks(marked(p0=8), "another", checkpoint(tmp_path, planned=-1, committed=-1))
-    assert marks == BatchMarks("another", None, frozenset(), former_state=STATE, overtaken=frozenset({(TOPIC, 0)}))
+    assert marks == BatchMarks(
+        "another",
+        None,
+        frozenset(),
+        former_state=STATE,
+        overtaken=frozenset({(TOPIC, 0)}),
+        other_states=frozenset({STATE}),
+    )
     assert find_marks({}, STATE, tmp_path).former_state is None
     assert find_marks(marked(p0=0), STATE, checkpoint(tmp_path / "x", 0, 0)).former_state is None
 

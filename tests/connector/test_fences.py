@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import subprocess
 import sys
 import threading
@@ -106,3 +108,17 @@ def test_an_earlier_task_does_not_begin_any_more(tmp_path: Path) -> None:
         pass
     with enter(tmp_path / "not on this host", start):
         pass
+
+
+def test_a_task_that_cannot_tell_whether_it_is_an_earlier_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    start = fence(tmp_path / "default", lambda: False)
+    assert start is not None
+
+    def open_none(*_: object) -> int:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "open", open_none)
+        with pytest.raises(HelenusError, match="Too many open files") as refused, enter(tmp_path / "default", start):
+            pass
+    assert refused.value.kind is Kind.BATCH_FAILED

@@ -3,18 +3,29 @@
 from __future__ import annotations
 
 import json
+import math
+import threading
 from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from helenus_connector._group_member import GroupMember
+from helenus_connector.config.files import check_kafka
 from helenus_connector.config.worker import WorkerSettings
 from helenus_connector.group._leader import KEY, Leader
 from helenus_connector.group.documents import ConnectorRecords, SnapshotRecords, connector_values, snapshot_values
-from helenus_connector.group.term import announce_term, begin_term
+from helenus_connector.group.membership import GroupMembership
+from helenus_connector.group.shared_topic import SharedTopic
+from helenus_connector.group.term import begin_term
+from helenus_connector.log.choice import fenced_topics
+from helenus_connector.log.events import FencedRecord
+from helenus_schemas.errors import HelenusError, Kind
 from helenus_schemas.settings.properties import ConfigError
 
 WORKER = {"bootstrap.servers": "h:1", "checkpoint.dir": "/c", "group.id": "helenus-workers"}
@@ -137,8 +148,7 @@ def made_query(directory: Path, name: str, **parts: str) -> Path:
 
 
 def lead(directory: Path, former: Leader | None, number: int) -> None:
-    announce_term(directory, leader(number).term)
-    begin_term(directory, former, leader(number))
+    begin_term(directory, former, leader(number).term)
 
 
 def test_positions_of_an_earlier_time_are_forgotten(tmp_path: Path) -> None:
@@ -167,9 +177,110 @@ def test_a_worker_that_ends_between_its_note_and_its_term(tmp_path: Path, former
     if former is not None:
         lead(tmp_path, None, 1)
     query = made_query(tmp_path, "default")
-    announce_term(tmp_path, leader(2).term)  # and the brokers have its note
+    lead(tmp_path, former, 2)  # and the brokers have its note
     lead(tmp_path, leader(2), 3)
     assert (query / "held").exists()
+
+
+class Killed(BaseException):
+    pass
+
+
+class Writer:
+    """Stands for a TopicWriter, of a topic with these values. It ends with the first commit if it `kills`."""
+
+    is_started = True
+
+    def __init__(self, values: dict[str, Any]) -> None:
+        self.values = values
+        self.kills = False
+
+    def start(self, deadline: float) -> None:
+        pass
+
+    def commit(self, changes: Mapping[str, Any], deadline: float, positions: object = None) -> None:
+        self.values.update(changes)
+        if self.kills:
+            raise Killed
+
+    def close(self) -> None:
+        pass
+
+
+def shared_topic(values: dict[str, Any]) -> SharedTopic:
+    topic = SharedTopic(WorkerSettings.from_properties(WORKER, "worker.properties"))
+    topic._writer = Writer(values)  # type: ignore[assignment]
+    return topic
+
+
+def begin(topic: SharedTopic, directory: Path, term: str) -> Leader:
+    return topic.lead(term, dict, lambda former: begin_term(directory, former, term))
+
+
+def test_a_worker_that_led_long_ago_and_ends_once_it_is_noted(tmp_path: Path) -> None:
+    """Its note is that of the former leader at its next start: by then nothing must be left of its earlier term."""
+    values: dict[str, Any] = {}
+    other = tmp_path / "other"
+    other.mkdir()
+    begin(shared_topic(values), tmp_path, "first")
+    query = made_query(tmp_path, "default")
+    begin(shared_topic(values), other, "of another worker")
+    topic = shared_topic(values)
+    topic._writer.kills = True  # type: ignore[attr-defined]
+    with pytest.raises(Killed):
+        begin(topic, tmp_path, "second")
+    begin(shared_topic(values), tmp_path, "third")
+    assert [path.name for path in query.iterdir()] == ["writers"]
+
+
+def test_a_worker_that_ends_before_it_is_noted(tmp_path: Path) -> None:
+    """The other worker leads on: its term does not become this one's by that it was read here."""
+    lead(tmp_path, None, 1)
+    lead(tmp_path, leader(7), 8)  # of which the brokers never learn
+    query = made_query(tmp_path, "default")
+    lead(tmp_path, leader(7), 9)
+    assert [path.name for path in query.iterdir()] == ["writers"]
+
+
+def test_numbers_go_on_where_the_topic_was_deleted(tmp_path: Path) -> None:
+    """Records and states have the numbers of leaders: those of the next ones are not lower."""
+    first = begin(shared_topic(values := {}), tmp_path, "first")
+    second = begin(shared_topic(values), tmp_path, "second")
+    assert second.number == first.number + 1
+    anew = begin(shared_topic({}), tmp_path, "of a new topic")
+    assert anew.number >= first.number > 1_700_000_000
+
+
+class LateNote(Leader):
+    """A note, of which the number is asked for just when a later one is read."""
+
+    membership: GroupMembership
+
+    def __getattribute__(self, name: str) -> Any:
+        if name == "number":
+            note = json.dumps(leader(9).to_value()).encode()
+            self.membership._note_record(Record(note))  # type: ignore[arg-type]
+        return super().__getattribute__(name)
+
+
+class Record:
+    def __init__(self, value: bytes) -> None:
+        self._value = value
+
+    def key(self) -> bytes:
+        return KEY.encode()
+
+    def value(self) -> bytes:
+        return self._value
+
+
+def test_a_later_leader_is_read_just_when_a_worker_begins_to_lead() -> None:
+    membership = GroupMembership(WorkerSettings.from_properties(WORKER, "worker.properties"), lambda: None)
+    LateNote.membership = membership
+    membership._noted = LateNote("h:1", "http://h:1", 1, "before")
+    membership._is_assigned = True
+    membership.note_begun(leader(2))
+    assert not membership.leads
 
 
 @pytest.mark.parametrize(
@@ -215,3 +326,75 @@ def test_connectors_that_are_of_no_group(own: dict[str, str]) -> None:
     worker = WorkerSettings.from_properties(WORKER, "worker.properties")
     with pytest.raises(ConfigError, match=r"group\.id"):
         worker.model.read_settings({**CONNECTOR, **own}, "c")
+
+
+class FullLog:
+    """A Log on Pulsar whose queue is full after some records."""
+
+    def __init__(self, room: int) -> None:
+        self.waiting: list[str] = []
+        self.room = room
+
+    def append(self, topic: str, *_: object) -> None:
+        if len(self.waiting) == self.room:
+            raise HelenusError(Kind.APPEND_FAILED, "Pulsar takes no records: the queue is full", topic)
+        self.waiting.append(topic)
+
+    def close(self) -> None:
+        self.waiting.clear()
+
+    def keep(self, topic: str, epoch: int) -> None:
+        pass
+
+
+def test_a_transaction_on_pulsar_that_cannot_be_appended_is_not_sent_later() -> None:
+    """Whoever owns the topics again reads what they have, and goes by that."""
+    on_pulsar = {**WORKER, "log": "pulsar", "pulsar.service.url": "pulsar://h:1"}
+    topics = fenced_topics(WorkerSettings.from_properties(on_pulsar, "worker.properties"))
+    topics._log = log = FullLog(room=3)  # type: ignore[assignment]
+    topics.note_owned(["a", "b"], 7)
+    with pytest.raises(HelenusError, match="the queue is full"):
+        topics.commit({name: [FencedRecord(b"k", b"v")] * 2 for name in ("a", "b")}, 10)
+    assert log.waiting == []
+    assert not topics.owns("a")
+
+
+@pytest.mark.parametrize("prefix", ["kafka.", "consumer."])
+def test_nobody_reads_what_was_aborted(prefix: str) -> None:
+    def check(level: str) -> None:
+        properties = {**WORKER, f"{prefix}isolation.level": level}
+        check_kafka(WorkerSettings.from_properties(properties, "worker.properties"), Path("worker.properties"))
+
+    check("read_committed")
+    with pytest.raises(ConfigError, match=r"isolation\.level=read_uncommitted.*transactions that were aborted"):
+        check("read_uncommitted")
+
+
+def test_nobody_moves_or_resumes_a_connector_whose_positions_are_committed_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """What was read would be committed over its later positions. One that is resumed before has its own batches."""
+    in_batch: set[str] = set()
+    renewed: list[dict[str, int]] = []
+    lock = threading.RLock()
+
+    def earliest(topics: list[str]) -> dict[str, dict[str, int]]:
+        in_batch.add("data of resumed")
+        return {topic: {"0": 5} for topic in topics}
+
+    def renew(_: object, counts: dict[str, int]) -> None:
+        with ThreadPoolExecutor(1) as pool:
+            assert not pool.submit(lock.acquire, False).result()
+        renewed.append(counts)
+
+    topics = ("resumed", "stopped")
+    tasks = {name: SimpleNamespace(events=name, data=f"data of {name}", error=None) for name in topics}
+    connector = SimpleNamespace(settings=None, wanted="STOPPED", tasks=tasks)
+    connectors: Any = SimpleNamespace(
+        lock=lock, all=lambda: {"c": connector}, topics_in_batch=lambda _: set(in_batch), earliest=earliest
+    )
+    member = GroupMember(WorkerSettings.from_properties(WORKER, "worker.properties"), threading.Event())
+    monkeypatch.setattr(member, "positions", lambda: SimpleNamespace(renew=renew))
+    monkeypatch.setattr(member, "_renewed_at", -math.inf)
+    member.renew_positions(connectors)
+    assert renewed == [{"stopped": 1}]

@@ -83,9 +83,9 @@ def lead(topic: SharedTopic, term: str) -> Leader:
 
 def test_a_former_leader_writes_nothing(group: Group) -> None:
     first, second = group.topic(), group.topic()
-    assert lead(first, "one").number == 1
+    number = lead(first, "one").number
     write(first, b=1, c=1)
-    assert lead(second, "two").number == 2
+    assert lead(second, "two").number == number + 1
     assert second.former is not None
     assert second.former.term == "one"
     assert second.values()["a"] == "first of one", "only the first leader brings what it had before"

@@ -156,9 +156,9 @@ def test_the_groups_topic(worker: WorkerSettings) -> None:
         for topic in (first, second, third):
             stack.callback(topic.close)
         first.create()
-        assert first.lead("one", lambda: {"a": "first of one"}).number == 1
+        number = first.lead("one", lambda: {"a": "first of one"}).number
         first.update(lambda _: {"b": 1, "c": 1})
-        assert second.lead("two", lambda: {"a": "first of two"}).number == 2
+        assert second.lead("two", lambda: {"a": "first of two"}).number == number + 1
         assert second.former is not None
         assert second.former.term == "one"
         for _ in range(2):

@@ -15,7 +15,8 @@ from helenus_connector.config.connector import ConnectorSettings
 from helenus_connector.config.worker import WorkerSettings
 from helenus_connector.control.status import Task
 from helenus_connector.group.state_directories import StateHome
-from helenus_connector.journal.batch_marks import BatchMarks
+from helenus_connector.journal._positions import BatchMark, GroupPosition
+from helenus_connector.journal.batch_marks import BatchMarks, find_marks
 from helenus_connector.state.rows import _identity
 from helenus_connector.state.rows import query as merger_module
 from helenus_connector.state.rows._identity import StateIdentity
@@ -158,6 +159,31 @@ def test_all_rows_are_known_when_what_the_snapshot_read_is_merged(
     named = merger._check_identity(SimpleNamespace(), task)
     assert named.name
     assert _identity.load_identity(tmp_path / "g") == named
+
+
+def test_a_state_that_another_one_has_overtaken(tmp_path: Path) -> None:
+    """In some partitions: of the others, the last batch that was published is its own."""
+
+    def marks(state: str, **states: str) -> BatchMarks:
+        names = {name[1:]: BatchMark(other, 0) for name, other in states.items()}
+        positions = {OF.topic: {number: GroupPosition(100, mark=mark) for number, mark in names.items()}}
+        return find_marks(positions, state, tmp_path)
+
+    begun = _identity.note_former(tmp_path, dataclasses.replace(OF, name="b"), {"a"})
+    assert _identity.load_identity(tmp_path) == begun == dataclasses.replace(OF, name="b", former=("a",))
+    assert not _identity.is_overtaken(tmp_path, begun, marks("b", p0="a", p1="c")), "it begins: all is read anyway"
+    begun = _identity.note_former(tmp_path, begun, {"a", "c"})
+    (tmp_path / "offsets").mkdir()
+    (tmp_path / "offsets" / "0").touch()
+    assert not _identity.is_overtaken(tmp_path, begun, marks("b", p0="b", p1="a", p2="c")), "they are of before"
+    assert not _identity.is_overtaken(tmp_path, begun, marks("b", p0="a")), "nothing of its first batch was published"
+    overtaken = marks("b", p0="b", p1="d")
+    assert _identity.is_overtaken(tmp_path, begun, overtaken)
+    assert _identity.note_former(tmp_path, begun, overtaken.other_states) == begun
+    # Of a version before, it is not known which states were before: those that are there now, at the first start.
+    former = dataclasses.replace(begun, former=None)
+    assert not _identity.is_overtaken(tmp_path, former, overtaken)
+    assert _identity.note_former(tmp_path, former, overtaken.other_states).former == ("d",)
 
 
 @pytest.mark.parametrize("is_behind", [False, True])

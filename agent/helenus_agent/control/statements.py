@@ -134,10 +134,9 @@ class StatementSession:
                 return _changes((label, f"there already, with the sink {former.sink}: unchanged"))
         new_rows = self._plan_rows(statement)
         self._set_cdc(table, has_cdc)
-        changed = f"somebody else changed the data source of {table} just now: repeat the statement"
         # 2. What a DROP has to undo.
         if not (has_cdc or is_complete or self._store.note_altering(former)):
-            raise table.word.refuse(changed)
+            raise self._overtaken(table)
         # 3. Where agents publish to, and that they do.
         changes = []
         for service, row in new_rows.items():
@@ -151,7 +150,7 @@ class StatementSession:
         if not is_complete:
             source = replace(former, sink=statement.sink.value, sets_cdc=former.sets_cdc or not has_cdc)
             if not self._store.create_source(source):
-                raise table.word.refuse(changed)
+                raise self._overtaken(table)
         return _changes((label, "there already" if is_complete else "created"), *changes)
 
     def _drop_source(self, statement: DropSource) -> StatementResult:
@@ -172,7 +171,7 @@ class StatementSession:
                 self._set_cdc(table, False)
             changes.append((str(table), "cdc = true stays, as before" if not source.sets_cdc else "cdc = false"))
         if not self._store.drop_source(source):
-            raise table.word.refuse(f"somebody else changed the data source of {table} just now: repeat the statement")
+            raise self._overtaken(table)
         return _changes(*changes)
 
     def _describe_sinks(self) -> StatementResult:
@@ -213,6 +212,14 @@ class StatementSession:
             if error.kind is Kind.CASSANDRA_UNREACHABLE:
                 raise
             raise table.word.refuse(f"{error.what}; {error.advice}") from None
+
+    def _overtaken(self, table: TableName) -> StatementError:
+        """Return the error of a statement that met another one. It may have altered the table by what it had read
+        before: what the other one has created has to publish all the same.
+        """
+        if self._source(table).sink is not None:
+            self._set_cdc(table, True)
+        return table.word.refuse(f"somebody else changed the data source of {table} just now: repeat the statement")
 
     def _plan_rows(self, statement: CreateSource) -> dict[str, dict[str, str]]:
         """Return the rows of `configs` that are missing for agents to publish a table to a sink. Raises StatementError

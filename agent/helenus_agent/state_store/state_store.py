@@ -249,15 +249,20 @@ class StateStore:
             self._write_again(ownership, ownership.written)
 
     def _write_again(self, ownership: Ownership, snapshot: StateSnapshot) -> None:
-        """Write a row that is gone anew. Raises HelenusError(NOT_OWNER) if there is one, of another owner."""
+        """Write a row that is gone anew. Raises HelenusError(NOT_OWNER) if there is one, of another owner. One of this
+        owner's is an earlier one, of a write whose answer was lost.
+        """
         row = self._table.read()
         if row is not None and row.owner != str(self._owner):
             raise self._not_owner_error()
         if row is None:
             _log.error("state.row_lost", where=self._table.where, then="the file goes on, and the row is written again")
             tokens = self._table.ring().tokens
-            if not self._table.insert(self._owner, ownership.epoch, snapshot, tokens):
-                raise self._not_owner_error()
+            is_written = self._table.insert(self._owner, ownership.epoch, snapshot, tokens)
+        else:
+            is_written = self._table.save(self._owner, snapshot, with_tables=True)
+        if not is_written:
+            raise self._not_owner_error()
 
     def _not_owner_error(self) -> HelenusError:
         message = "another agent has taken over the state of this node"

@@ -210,7 +210,7 @@ class Connectors:
             connector = moving()
             if connector is None or connector.wanted != "STOPPED":
                 return True
-            return not self.is_in_batch(connector)
+            return not self.topics_in_batch(connector)
 
         reason = None
         for _ in range(int(_LAST_BATCH_S / _TURN_S)):
@@ -224,10 +224,10 @@ class Connectors:
         if reason is not None:
             raise ConfigError([Problem(name, "query.group", settings.query_group, reason)])
 
-    def is_in_batch(self, connector: Connector) -> bool:
-        """Return whether tasks of a connector may write just now; the caller has `lock`."""
+    def topics_in_batch(self, connector: Connector) -> set[str]:
+        """Return the data topics that tasks of a connector may write just now; the caller has `lock`."""
         written = self._written_topics.get(connector.settings.query_group, set())
-        return not written.isdisjoint(task.data for task in connector.tasks.values())
+        return written.intersection(task.data for task in connector.tasks.values())
 
     def _move_topics(self, name: str, topics: set[str], former_group: str, group: str) -> None:
         """Move topics to another group: their positions, unconfirmed keys and waiting changes, and the time from which

@@ -23,6 +23,8 @@ from helenus_schemas.service.ownership import check_directory, open_lock
 
 _log = structlog.get_logger(__name__)
 _NO_LOCKS = {errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP}
+_NOT_SHARED = (FileNotFoundError, NotADirectoryError, PermissionError)
+"""Of an executor that has no `checkpoint.dir`, or runs as somebody else."""
 _LOCK = "worker.lock"
 _FENCE = "writers"
 _RETRY_S = 0.2
@@ -167,13 +169,16 @@ def fence(checkpoint: Path, stopping: Callable[[], bool]) -> int | None:
 def enter(checkpoint: Path, start: int) -> Iterator[None]:
     """Run as a task of this start of a query. Without effect where executors don't share `checkpoint.dir`.
 
-    Raises HelenusError(BATCH_FAILED) if the query has been started again since.
+    Raises HelenusError(BATCH_FAILED) if the query has been started again since, or if nobody can tell.
     """
     try:
         handle = os.open(checkpoint / _FENCE, os.O_RDONLY)
-    except OSError:
+    except _NOT_SHARED:
         yield
         return
+    except OSError as error:  # as of too many open files
+        problem = f"cannot tell whether the query of this task was started again: {error.strerror}"
+        raise HelenusError(Kind.BATCH_FAILED, problem, str(checkpoint / _FENCE)) from None
     try:
         with contextlib.suppress(OSError):
             fcntl.flock(handle, fcntl.LOCK_SH)

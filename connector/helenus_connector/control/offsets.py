@@ -171,7 +171,7 @@ def _await_last_batch(connectors: Connectors, name: str) -> None:
     deadline = time.monotonic() + _LAST_BATCH_S
     while not connectors.ending:
         with connectors.lock:
-            if not connectors.is_in_batch(connectors.get(name)):
+            if not connectors.topics_in_batch(connectors.get(name)):
                 return
         if time.monotonic() > deadline:
             raise HelenusError(Kind.CONFIG, "its last batch has not ended yet", name, "try again")

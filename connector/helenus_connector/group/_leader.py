@@ -10,8 +10,8 @@ KEY = "helenus-leader"
 
 @dataclass(frozen=True)
 class Leader:
-    """A worker that leads, or led: its `worker_id` and `url`. It is the `number`th leader, and no other one has its
-    `term`.
+    """A worker that leads, or led: its `worker_id` and `url`. Its `number` is higher than that of all leaders before,
+    and no other one has its `term`.
     """
 
     worker_id: str

@@ -104,8 +104,9 @@ class GroupMembership:
 
     def note_begun(self, leader: Leader) -> None:
         """Note that this worker leads. It may have read a later note by then."""
-        self._is_replaced = self._noted is not None and self._noted.number > leader.number
-        self._led = leader
+        self._led = leader  # first: a note that is read from now on is held against it
+        if self._noted is not None and self._noted.number > leader.number:
+            self._is_replaced = True
 
     @property
     def leads(self) -> bool:
@@ -155,8 +156,8 @@ class GroupMembership:
             return
         # Numbers may begin anew with the topic: what counts as well is that it came after this worker's own.
         led = self._led
-        if led is not None and leader != led:
-            self._is_replaced |= leader.number > led.number or self._noted == led
+        if led is not None and leader != led and (leader.number > led.number or self._noted == led):
+            self._is_replaced = True
         self._noted = leader
         _log.info("group.leader", group=self._worker.group_id, leader=leader.worker_id, number=leader.number)
         self._changed()

@@ -89,8 +89,9 @@ class PulsarMembership:
 
     def note_begun(self, leader: Leader) -> None:
         """Note that this worker leads."""
-        self._is_replaced |= not self._election.leads
-        self._led = self._noted = leader
+        self._led = self._noted = leader  # first: `_note_refused` asks for them in the opposite order
+        if not self._election.leads:
+            self._is_replaced = True
         _log.info("group.leader", group=self._worker.group_id, leader=leader.worker_id, number=leader.number)
 
     @property
@@ -239,8 +240,9 @@ class PulsarMembership:
 
     def _note_refused(self, error: HelenusError) -> None:
         """Note that brokers have another one's epoch: who began to lead, leads no more."""
-        self._is_replaced |= self._led is not None
         self._election.note_refused(time.monotonic(), error.epoch if isinstance(error, TakenOver) else 0)
+        if self._led is not None:
+            self._is_replaced = True
         self._changed()
 
     def _keep_signs(self, epoch: int) -> None:

@@ -48,18 +48,23 @@ class SharedTopic:
         """Create the topic if it is not there. Raises HelenusError CONFIG for one of several partitions."""
         self._writer.create(self._worker.config_storage_replication_factor, "config.storage.topic")
 
-    def lead(self, term: str, first_values: Callable[[], Values]) -> Leader:
-        """Begin to lead in this `term`. If nobody led before, the topic gets the `first_values`. Returns the note of
-        it.
+    def lead(
+        self,
+        term: str,
+        first_values: Callable[[], Values],
+        prepare: Callable[[Leader | None], None] = lambda _: None,
+    ) -> Leader:
+        """Begin to lead in this `term`. If nobody led before, the topic gets the `first_values`. Before it is noted,
+        the worker has to `prepare` for it, by who led before. Returns the note of it.
         """
         with self._lock:
-            deadline = time.monotonic() + _LONGEST_S
-            self._writer.start(deadline)
+            self._writer.start(time.monotonic() + _LONGEST_S)
             self.former = self._noted()
-            number = 1 if self.former is None else self.former.number + 1
+            number = _first_number() if self.former is None else self.former.number + 1
             leader = Leader(self._worker.worker_id, self._worker.advertised_url, number, term)
             first = first_values() if self.former is None else {}
-            self._writer.commit({**first, KEY: leader.to_value()}, deadline)
+            prepare(self.former)
+            self._writer.commit({**first, KEY: leader.to_value()}, time.monotonic() + _LONGEST_S)
             self._leader = leader
             return leader
 
@@ -109,6 +114,13 @@ class SharedTopic:
         other = "another worker" if leader is None else f"the worker {leader.worker_id}"
         problem = f"{other} leads the group {self._worker.group_id} by now"
         return HelenusError(Kind.NOT_OWNER, problem, self._writer.where, "ask that one")
+
+
+def _first_number() -> int:
+    """Return the number of the first leader: the time, s since the epoch. Records, and directories of states, have the
+    numbers of the leaders that wrote them. A topic that was deleted, or has another name, must not begin below those.
+    """
+    return max(1, int(time.time()))
 
 
 def _parse(value: bytes, where: str) -> Any:

@@ -38,7 +38,7 @@ class BatchMarks:
     the places whose parts are `published`. `former_state` is another one whose batches were published, if any. `newest`
     is a batch that was published and that the checkpoint does not have: then its state is an older one, as after a copy
     was restored, or a disk forgot its last writes. `overtaken` are the places that have a mark of another state, or
-    of a later batch.
+    of a later batch, and `other_states` all the others that have a mark.
     """
 
     state: str
@@ -47,6 +47,7 @@ class BatchMarks:
     former_state: str | None = None
     newest: int | None = None
     overtaken: frozenset[Place] = frozenset()
+    other_states: frozenset[str] = frozenset()
 
     def batch(self, number: int) -> MarkedBatch:
         """Return a batch of this run."""
@@ -75,15 +76,16 @@ def find_marks(positions: Positions, state: str, checkpoint: Path) -> BatchMarks
     newest = max(of_state.values(), default=-1)
     repeated = planned if planned > committed else None
     published = frozenset(topic_partition for topic_partition, batch in of_state.items() if batch == repeated)
-    former_state = next((mark.state for mark in marks.values() if mark.state != state), None)
+    other_states = frozenset(mark.state for mark in marks.values() if mark.state != state)
     overtaken = marks.keys() - {topic_partition for topic_partition, batch in of_state.items() if batch <= planned}
     return BatchMarks(
         state,
         repeated,
         published,
-        None if of_state else former_state,
+        None if of_state else min(other_states, default=None),
         newest if newest > planned else None,
         frozenset(overtaken),
+        other_states,
     )
 
 

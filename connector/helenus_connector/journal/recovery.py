@@ -8,7 +8,7 @@ after that        the group's committed positions → what waits is as the journ
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 
@@ -99,9 +99,10 @@ class JournalOfRun:
                 errors |= dict.fromkeys(tasks.keys() - errors.keys(), error)
         return errors
 
-    def note_batch(self, journal_bytes: int) -> None:
+    def note_batch(self, journal_bytes: int, running: Collection[str] | None = None) -> None:
         """Note how many bytes a batch has written to journals. Where they became long, write all that waits to them
-        anew; and now and then, commit positions once more. Raises as `begin`.
+        anew; and now and then, commit positions once more, of the topics that are `running`, or of all: others may be
+        moved by an operator just now. Raises as `begin`.
         """
         self._bytes += journal_bytes
         connectors = dict(self.connectors)  # others may leave meanwhile
@@ -110,7 +111,8 @@ class JournalOfRun:
             self._bytes = 0
         if time.monotonic() - self._committed_at > _COMMIT_AGAIN_S:
             self._committed_at = time.monotonic()
-            self._commit(connectors, {}, self._read_positions(connectors))
+            of_run = {topic: name for topic, name in connectors.items() if running is None or topic in running}
+            self._commit(of_run, {}, self._read_positions(of_run))
 
     def leave(self, topic: str) -> None:
         """Publish a topic no more in this run. What its journal has stays."""

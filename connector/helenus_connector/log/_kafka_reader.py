@@ -213,6 +213,7 @@ def _consumer(config: Mapping[str, str], data_loss: str) -> Consumer:
             "fetch.wait.max.ms": "5",
             **_PREFETCH_LITTLE,
             **config,
+            "isolation.level": "read_committed",  # or a journal's entries would count that were aborted
             "group.id": "helenus-reader",
             "enable.auto.commit": "false",
             "auto.offset.reset": "error" if data_loss == "fail" else "earliest",

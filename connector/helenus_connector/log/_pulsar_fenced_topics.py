@@ -160,16 +160,23 @@ class FencedTopics:
             if missing := [topic for topic in records_by_topic if not self.owns(topic)]:
                 raise pulsar_error(Kind.BROKER_UNREACHABLE, "an earlier write failed", self._where(missing[0]))
             epochs = {topic: self._epochs.pop(topic) for topic in records_by_topic}
-            for topic, topic_records in records_by_topic.items():
-                self._counts[topic] += 1
-                name = f"{epochs[topic]}-{self._counts[topic]}".encode()
-                last = len(topic_records) - 1
-                for index, record in enumerate(topic_records):
-                    headers = [(_TRANSACTION, name), (_INDEX, str(index).encode())]
-                    headers += [(_LAST, b"1")] if index == last else []
-                    self._log.append(topic, PARTITION, record.key, record.value, headers)
-            self._log.flush(timeout_s)
+            try:
+                for topic, topic_records in records_by_topic.items():
+                    self._append(topic, epochs[topic], topic_records)
+                self._log.flush(timeout_s)
+            except HelenusError:
+                self._log.close()  # or what waits in it goes out later, once all was read and is believed to be known
+                raise
             self._epochs |= epochs
+
+    def _append(self, topic: str, epoch: int, records: Sequence[FencedRecord]) -> None:
+        """Append the next transaction of a topic."""
+        self._counts[topic] += 1
+        name, last = f"{epoch}-{self._counts[topic]}".encode(), len(records) - 1
+        for index, record in enumerate(records):
+            headers = [(_TRANSACTION, name), (_INDEX, str(index).encode())]
+            headers += [(_LAST, b"1")] if index == last else []
+            self._log.append(topic, PARTITION, record.key, record.value, headers)
 
     def trim(self, offsets: Mapping[str, int]) -> None:
         """Let brokers drop what is before these begins, or ends, of transactions. Raises HelenusError: what is not

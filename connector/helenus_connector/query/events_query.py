@@ -319,8 +319,10 @@ class EventsQuery(QueryRunner):
             )
 
     def _note_journal(self, journal_bytes: int) -> None:
-        if self._journal is not None:
-            self._journal.note_batch(journal_bytes)
+        plan = self._plan
+        if self._journal is not None and plan is not None:
+            # In a group, those of others are committed while no operator can move them.
+            self._journal.note_batch(journal_bytes, plan.connectors.keys() if self._connectors.term else None)
 
     def _begin(self, spark: Any, batches: DriverBatches) -> Any:
         plan, _ = self.refresh()

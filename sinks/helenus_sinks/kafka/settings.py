@@ -34,6 +34,8 @@ _NO_KERBEROS = (
 _NO_TRANSACTIONS = "transactions have ids of their own here: leave it out"
 _PRETENDS = "it is for librdkafka's own tests: records go to no broker, and are lost. Leave it out"
 _LOSES_ORDER = "without it, a record that is sent again may come before an older one: leave it out"
+_COMMITTED = "read_committed"  # which is librdkafka's default
+_READS_ABORTED = "records of transactions that were aborted would count as what was published: leave it out"
 _PROTOCOLS = ("plaintext", "ssl", "sasl_plaintext", "sasl_ssl")
 # What is used with some values of security.protocol alone, and which to advise.
 _PROTOCOL_DEPENDENT = (
@@ -93,11 +95,12 @@ def wrong_settings(config: Mapping[str, str], checked: Collection[str], consumer
 
 
 def _broken_promises(config: Mapping[str, str], checked: Collection[str]) -> dict[str, str]:
-    """Return the settings that librdkafka accepts, and that lose order or records, begin transactions, or name
-    missing files.
+    """Return the settings that librdkafka accepts, and that lose order or records, begin transactions, read those that
+    were aborted, or name missing files.
     """
     reasons = {key: _NO_TRANSACTIONS for key in checked if key == "transactional.id"}
     reasons |= {key: _LOSES_ORDER for key in checked if key == "enable.idempotence" and config[key].lower() == "false"}
+    reasons |= {key: _READS_ABORTED for key in checked if key == "isolation.level" and config[key] != _COMMITTED}
     reasons |= {key: _PRETENDS for key in checked if key.startswith("test.")}
     reasons |= {key: _NO_FILE for key in checked if _FILES.fullmatch(key) and _is_missing(config[key])}
     return reasons

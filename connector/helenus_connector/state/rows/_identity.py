@@ -4,10 +4,12 @@ topic.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from collections.abc import Collection, Mapping
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
+from helenus_connector.control.checkpoint import latest, latest_committed
+from helenus_connector.journal.batch_marks import BatchMarks
 from helenus_schemas.errors import HelenusError, Kind
 from helenus_schemas.names import counted
 from helenus_schemas.service import durable
@@ -25,7 +27,8 @@ class StateIdentity:
     that was there before, all columns are known, or `snapshot.mode=never` says that they are not to be. `proven`: the
     number of disturbances that each partition had when that was last so. The two are the `trusts_absence` and
     `proven_up_to` of `TopicPartitionMerger`, under the names that the file has. `name` tells it from one that begins
-    anew; files of before have none.
+    anew; files of before have none. `former` are the names of those whose batches were published when it began; None of
+    a file of before.
     """
 
     table: str
@@ -35,6 +38,7 @@ class StateIdentity:
     is_whole: bool = False
     proven: Mapping[int, int] = field(default_factory=dict)
     name: str = ""
+    former: tuple[str, ...] | None = None
 
 
 def load_identity(checkpoint: Path) -> StateIdentity | None:
@@ -57,14 +61,36 @@ def load_identity(checkpoint: Path) -> StateIdentity | None:
         raise HelenusError(Kind.STATE, reason, str(checkpoint / "state"), advice(checkpoint))
     is_whole = fields.get("is_whole", False)
     proven = {int(partition): count for partition, count in fields.get("proven", {}).items()}
-    places, name = tuple(fields["places"]), fields.get("name", "")
-    return StateIdentity(fields["table"], fields["topic"], places, fields["slots"], is_whole, proven, name)
+    places, name, names = tuple(fields["places"]), fields.get("name", ""), fields.get("former")
+    former = None if names is None else tuple(names)
+    return StateIdentity(fields["table"], fields["topic"], places, fields["slots"], is_whole, proven, name, former)
 
 
 def save_identity(checkpoint: Path, identity: StateIdentity) -> None:
     """Save the identity: before the first batch, and when `is_whole` changes."""
     durable.make_directory(checkpoint)
     durable.save(checkpoint / NAME, asdict(identity), _VERSION, "what the state is of", "state.about-saved")
+
+
+def note_former(checkpoint: Path, identity: StateIdentity, states: Collection[str]) -> StateIdentity:
+    """Note the `states` whose batches are published by now, if this one has not begun, or does not know which were.
+    Return its identity.
+    """
+    former = tuple(sorted(states))
+    if former == identity.former or (identity.former is not None and latest(checkpoint) >= 0):
+        return identity
+    identity = replace(identity, former=former)
+    save_identity(checkpoint, identity)
+    return identity
+
+
+def is_overtaken(checkpoint: Path, identity: StateIdentity, marks: BatchMarks) -> bool:
+    """Return whether another state was published since this one began, as if this one is a copy that was restored, or
+    was left for another `query.group` and is taken up again. Marks of before stay where nothing came since.
+    """
+    if identity.former is None:
+        return marks.former_state is not None and latest_committed(checkpoint) >= 0
+    return latest(checkpoint) >= 0 and not marks.other_states <= {*identity.former}
 
 
 def check_identity(identity: StateIdentity, table: str, topic: str, partitions: int, checkpoint: Path) -> None:

@@ -25,7 +25,7 @@ from pyspark.errors import PySparkException
 from helenus_connector import metrics
 from helenus_connector.config.run_directory import replace
 from helenus_connector.config.worker import WorkerSettings
-from helenus_connector.control.checkpoint import committed, latest_committed, sync_planned
+from helenus_connector.control.checkpoint import committed, sync_planned
 from helenus_connector.control.connectors import Connectors
 from helenus_connector.control.fences import fence
 from helenus_connector.control.plan import QueryPlan
@@ -177,6 +177,8 @@ class RowsQuery(QueryRunner):
             self._ownership.begin_run(identity.slots)
         self._claim(task, identity.slots)
         marks = self._read_marks(task, identity, home.is_copy)
+        if marks is not None:
+            identity = _identity.note_former(self.checkpoint, identity, marks.other_states)
         if self._states is not None:
             self._states.keep(state)
         self._disturbances_at_snapshot = dict(identity.proven)
@@ -235,7 +237,7 @@ class RowsQuery(QueryRunner):
             return None
         partitions = {task.events: len(identity.places)}
         marks = read_marks(self._worker, task.connector, partitions, identity.name, self.checkpoint)
-        if marks.newest is not None or (marks.former_state is not None and latest_committed(self.checkpoint) >= 0):
+        if marks.newest is not None or _identity.is_overtaken(self.checkpoint, identity, marks):
             problem = "its state is an older one: what was published since is not in it"
             if is_copy and self._is_late():
                 reason = "the file system may show the former leader's files late: they are copied once more"
