@@ -7,6 +7,7 @@ import signal
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
+from datetime import datetime, timezone
 from pathlib import Path
 from types import TracebackType
 from typing import Any, TypeVar
@@ -56,6 +57,7 @@ class ChaosCluster:
         self.modes = [MODES[name] for name in modes]
         self.agents: list[Service] = []
         self.workers: list[Service] = []
+        self.began_at = datetime.now(timezone.utc).isoformat()
         self.complaints: list[str] = []
         """What faults found to be against a promise."""
         self._worker_count = workers

@@ -7,14 +7,16 @@ import random
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from http import HTTPStatus
 from pathlib import Path
+from typing import Any
 from urllib.error import HTTPError
 
 from bench.chaos.fault_registry import NEW_NODE, NODE, number_of, of_server
+from bench.chaos.modes import Mode
 from bench.chaos.new_node import host_id, nodes_up, start_new_node
 from bench.chaos.service import Service
 from bench.chaos.stack_cluster import StackCluster
@@ -120,17 +122,31 @@ def _replace(cluster: StackCluster, target: str, lost: str, address: str, is_age
 
 
 def _have_losses_named(cluster: StackCluster, **node: str) -> None:
-    """Ask each connector what a lost node may not have sent: there is an answer, if its worker can give one now."""
+    """Ask each connector what a lost node may not have sent: there is an answer, if its worker can give one now. One of
+    a node that came and went without an event wants to be told since when.
+    """
     for mode in cluster.modes:
+        worker = cluster.leader(mode)
         with suppress(OSError):
-            try:
-                worker = cluster.leader(mode)
-                path = f"/connectors/{mode.connector}/losses"
-                if worker and not json.loads(worker.post(path, {**node, "dry_run": True}))["losses"]:
-                    cluster.complaints.append(f"{mode.connector} names no loss of {node}")
-            except HTTPError as error:
-                if error.code == HTTPStatus.BAD_REQUEST:
-                    cluster.complaints.append(f"{mode.connector} refuses {node}: {error.read().decode()}")
+            if worker is None:
+                continue
+            losses, refusal = _losses(worker, mode, node)
+            if "give --since" in refusal:
+                losses, refusal = _losses(worker, mode, {**node, "since": cluster.began_at})
+            if not losses:
+                cluster.complaints.append(f"{mode.connector} names no loss of {node} {refusal}")
+
+
+def _losses(worker: Service, mode: Mode, query: Mapping[str, str]) -> tuple[list[Any], str]:
+    """Return what a worker answers: the losses, or why it refuses the question. Raises OSError."""
+    try:
+        answer = worker.post(f"/connectors/{mode.connector}/losses", {**query, "dry_run": True})
+    except HTTPError as error:
+        with error:
+            if error.code != HTTPStatus.BAD_REQUEST:
+                raise
+            return [], error.read().decode()
+    return list(json.loads(answer)["losses"]), ""
 
 
 def _new_server(cluster: StackCluster) -> Server:

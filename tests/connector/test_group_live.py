@@ -103,6 +103,15 @@ def test_a_former_leader_writes_nothing(group: Group) -> None:
     assert values == {"a": "first of one", "b": 3}
 
 
+def test_a_topic_that_forgets_is_refused(group: Group) -> None:
+    """It was made by somebody who took it for one like others."""
+    worker = group.worker()
+    with closing(KafkaLog(worker.producer_config)) as log:
+        log.create(worker.group_topic, 1, {"cleanup.policy": "compact,delete"})
+    with pytest.raises(HelenusError, match=r"loses what it gets: cleanup.policy=compact,delete .*set cleanup.policy=c"):
+        group.topic()
+
+
 def test_writes_from_many_threads(group: Group) -> None:
     topic = group.topic()
     lead(topic, "one")

@@ -137,6 +137,17 @@ def runs(only_kafka: Any, tmp_path: Path, request: pytest.FixtureRequest) -> Run
     return Runs(str(only_kafka.status().bootstrap_servers), tmp_path, request.node.name.replace("_", "-")[5:45])
 
 
+def test_a_journal_that_forgets_fails_its_connector(runs: Runs) -> None:
+    log = KafkaLog(runs.worker.producer_config)
+    log.create(runs.worker.journal_topic(runs.group), 1, {"cleanup.policy": "delete", "retention.ms": "604800000"})
+    log.close()
+    runs.begin()
+    error = runs.errors[runs.settings.events]
+    assert error.kind is Kind.CONFIG
+    assert "retention.ms=604800000" in error.what
+    assert "set retention.ms=-1 with" in error.advice
+
+
 def test_what_was_committed_counts_whatever_is_on_the_disk(runs: Runs) -> None:
     topic = runs.settings.events
     runs.begin()

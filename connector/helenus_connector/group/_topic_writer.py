@@ -22,6 +22,7 @@ from helenus_connector.log.events import OffsetRange, ends
 from helenus_schemas.errors import Action, HelenusError, Kind
 from helenus_sinks.kafka.errors import DeliveryReports, broker_error, new_client
 from helenus_sinks.kafka.groups import send_positions
+from helenus_sinks.kafka.kept_topics import find_forgetful
 from helenus_sinks.kafka.owners import FENCED, PREFIX
 from helenus_sinks.kafka.settings import client_settings
 
@@ -52,8 +53,8 @@ class TopicWriter(Protocol):
     where: str
 
     def create(self, replication_factor: int, key: str) -> None:
-        """Create the topic if it is not there. Raises HelenusError CONFIG for one of several partitions; `key` is the
-        setting with its name.
+        """Create the topic if it is not there. Raises HelenusError CONFIG for one of several partitions, or that
+        forgets what it gets; `key` is the setting with its name.
         """
 
     @property
@@ -96,14 +97,17 @@ class KafkaTopicWriter:
         self._is_closed = False
 
     def create(self, replication_factor: int, key: str) -> None:
-        """Create the topic if it is not there. Raises HelenusError CONFIG for one of several partitions; `key` is the
-        setting with its name.
+        """Create the topic if it is not there. Raises HelenusError CONFIG for one of several partitions, or that
+        forgets what it gets; `key` is the setting with its name.
         """
         with contextlib.closing(data_log(self._worker)) as log:
             count = log.create(self._name, 1, _CONFIG, replication_factor)
         if count != 1:
             problem = f"the topic of the group has {count} partitions, where it has to have one"
             raise HelenusError(Kind.CONFIG, problem, self.where, f"delete it, or set another {key}")
+        client = client_settings(self._worker.producer_config)
+        for error in find_forgetful(client, self._worker.bootstrap_servers, [self._name], _CONFIG).values():
+            raise error
 
     @property
     def is_started(self) -> bool:

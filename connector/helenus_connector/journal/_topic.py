@@ -17,6 +17,7 @@ from helenus_connector.log.choice import data_log, data_planner, read_data
 from helenus_connector.log.events import Message, OffsetRange, Planner, ends
 from helenus_schemas.errors import HelenusError
 from helenus_sinks.kafka.errors import DeliveryReports, new_client, text_of
+from helenus_sinks.kafka.kept_topics import find_forgetful
 from helenus_sinks.kafka.settings import client_settings
 
 _log = structlog.get_logger(__name__)
@@ -72,7 +73,9 @@ class Journals:
     def read(
         self, connectors: Collection[str], wait: Callable[[float], None] = time.sleep
     ) -> dict[str, JournalContent]:
-        """Return the journals' contents, while their owners have no transaction open. `wait` as in `ends`."""
+        """Return the journals' contents, while their owners have no transaction open. `wait` as in `ends`. Of a topic
+        that forgets what it gets they can't be believed.
+        """
         names = {self._worker.journal_topic(connector): connector for connector in connectors}
         with closing(data_planner(self._worker)) as planner:
             contents = {name: JournalContent(end) for name, end in self._ends(planner, connectors, wait).items()}
@@ -85,6 +88,9 @@ class Journals:
         def note_failed(journal: OffsetRange, error: HelenusError) -> None:
             contents[names[journal.topic]].error = error
 
+        client = client_settings(self._worker.producer_config)
+        for topic, error in find_forgetful(client, self._worker.bootstrap_servers, names, _CONFIG).items():
+            contents[names[topic]].error = error
         for chunk in read_data(self._worker, ranges, note_failed):
             content = contents[names[str(chunk[0].topic())]]
             for message in chunk:

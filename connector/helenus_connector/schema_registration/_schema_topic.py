@@ -16,12 +16,12 @@ from dataclasses import replace
 
 import structlog
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
-from confluent_kafka.admin import AdminClient, ConfigResource
 
 from helenus_connector.config.worker import WorkerSettings
 from helenus_connector.schema_registration._entry import SchemaEntry, parse_entry
 from helenus_schemas.errors import HelenusError, Kind
 from helenus_sinks.kafka.errors import MISSING, DeliveryReports, broker_error, new_client
+from helenus_sinks.kafka.kept_topics import find_forgetful
 from helenus_sinks.kafka.log import KafkaLog
 from helenus_sinks.kafka.settings import client_settings
 
@@ -138,22 +138,10 @@ class SchemaTopic:
         advice = "delete it, or set another schema.store.topic"
         if (count := self._log.create(self.name, 1, _CONFIG)) != 1:
             raise HelenusError(Kind.CONFIG, f"the topic of schemas has {count} partitions, not one", self.where, advice)
-        policy = self._cleanup_policy()
-        if policy is not None and policy != "compact":
-            problem = f"the topic of schemas has cleanup.policy={policy}, by which it loses schemas"
-            raise HelenusError(Kind.CONFIG, problem, self.where, "set cleanup.policy=compact")
+        client = client_settings(self._worker.producer_config)
+        for error in find_forgetful(client, self._worker.bootstrap_servers, [self.name], _CONFIG).values():
+            raise error
         self._is_checked = True
-
-    def _cleanup_policy(self) -> str | None:
-        """Return the topic's policy, None if this login may not ask."""
-        settings = client_settings(self._worker.producer_config)
-        admin = new_client(AdminClient, settings, DeliveryReports(), self.where)
-        resource = ConfigResource(ConfigResource.Type.TOPIC, self.name)
-        try:
-            config = admin.describe_configs([resource], request_timeout=_ANSWER_S)[resource].result()
-        except KafkaException:
-            return None
-        return str(config["cleanup.policy"].value)
 
     def _connect(self) -> Consumer:
         settings: dict[str, object] = {
