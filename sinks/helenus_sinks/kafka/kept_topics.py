@@ -28,18 +28,18 @@ def find_forgetful(
     requests = admin.describe_configs(resources, request_timeout=_ANSWER_TIMEOUT_S) if resources else {}
     errors: dict[str, HelenusError] = {}
     for resource, request in requests.items():
-        place = f"{where}, topic {resource.name}"
+        topic = f"{where}, topic {resource.name}"
         try:
             config = request.result()
         except KafkaException as failure:
             if failure.args[0].code() not in _UNCHECKED:
-                raise broker_error(failure.args[0], place) from None
+                raise broker_error(failure.args[0], topic) from None
             continue
         others = {key: config[key].value for key, value in wanted.items() if config[key].value != value}
         if others:
             problem = "the topic loses what it gets: " + _listed(others)
             alter = "set " + _listed({key: wanted[key] for key in others}) + " with kafka-configs.sh"
-            errors[resource.name] = HelenusError(Kind.CONFIG, problem, place, f"{alter}, and restart")
+            errors[resource.name] = HelenusError(Kind.CONFIG, problem, topic, f"{alter}, and restart")
     return errors
 
 
