@@ -26,6 +26,15 @@ from helenus_connector.config.worker import WorkerSettings, is_local_master
 from helenus_connector.query._java_names import ask_once
 from helenus_connector.query._spark_security import security_settings
 from helenus_connector.query._spark_stderr import StderrLines
+from helenus_connector.query.class_archive import (
+    JAVA_OPTION_VARIABLES,
+    ClassArchive,
+    list_option,
+    make_later,
+    use_option,
+    warn_if_unused,
+    warn_of,
+)
 from helenus_connector.query.internals import JAR, SETTING, has_internals, obstacle, warn_of_public_api
 from helenus_schemas.errors import HelenusError, Kind
 
@@ -59,12 +68,12 @@ _INTERNALS = {
 # With executors elsewhere, they have to reach the driver: Spark takes the machine's name then.
 _LOCAL_ADDRESSES = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
 _JAVA_OPTIONS = "spark.driver.extraJavaOptions"
-_FIRST_HEAP = "128m"
-"""As Java has it on a machine of 8 GB: its own is 1/64 of the memory, a third of which it fills before it looks for
-garbage. Some 55 MB are in use.
+_FIRST_HEAP = "96m"
+"""Java's own is 1/64 of the machine's memory, a third of which it fills before it looks for garbage. Some 55 MB are in
+use.
 """
-_JAVA_OPTION_VARIABLES = ("JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS", "_JAVA_OPTIONS", "SPARK_SUBMIT_OPTS")
-"""Variables that a JVM, or Spark's, takes options from."""
+_FREE_HEAP = ("-XX:MinHeapFreeRatio=15", "-XX:MaxHeapFreeRatio=25")
+"""How much of the old generation may be free, %: Java's own 40 to 70 are memory that an idle worker keeps."""
 _FILES, _CLASS_PATH = "spark.hadoop.fs.file.impl", "spark.driver.extraClassPath"
 _PYTHON_PATH = Path(__file__).with_name("python_path")
 """With a `sitecustomize`, which says what for."""
@@ -118,7 +127,7 @@ def _start_in_java(worker: WorkerSettings, settings: Mapping[str, str]) -> Any:
 
 def _start_java(worker: WorkerSettings, settings: dict[str, str], directory: Path, has_state: bool) -> Any:
     """Start Spark in a Java process of this worker's own."""
-    check_java()
+    java = check_java()
     # Otherwise the workers take whatever `python3` is first in PATH.
     os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
     os.environ["PYSPARK_PYTHON"] = worker.spark.get("pyspark.python", sys.executable)
@@ -128,6 +137,30 @@ def _start_java(worker: WorkerSettings, settings: dict[str, str], directory: Pat
     # needs more than the default stack.
     java_options = ["-Xss8m", f"-Dlog4j.configurationFile={log4j}", *_lean_jvm_options(worker.spark, has_state)]
     settings[_JAVA_OPTIONS] = " ".join([*java_options, settings.get(_JAVA_OPTIONS, "")]).strip()
+    archive = ClassArchive.for_java(Path(java), settings.get(_CLASS_PATH, ""), _operator_options(worker.spark))
+    if archive is None:
+        return _launch(worker, settings, directory)
+    settings[_CLASS_PATH] = os.pathsep.join(map(str, archive.class_path))
+    file = archive.find()
+    option = list_option(directory) if file is None else use_option(file)
+    try:
+        spark = _launch(worker, {**settings, _JAVA_OPTIONS: f"{option} {settings[_JAVA_OPTIONS]}"}, directory)
+    except HelenusError as error:
+        if file is None or "JAVA_GATEWAY_EXITED" not in str(error.__context__):
+            raise
+        spark = _launch(worker, settings, directory)  # a damaged archive may be why
+        warn_of(file, "Java ended with it")
+        return spark
+    if file is None:
+        make_later(archive, directory)
+    else:
+        with suppress(AttributeError):  # of PySpark's own, which another version may not have
+            warn_if_unused(file, spark.sparkContext._gateway.proc.pid)
+    return spark
+
+
+def _launch(worker: WorkerSettings, settings: Mapping[str, str], directory: Path) -> Any:
+    """Start Spark in a new Java process."""
     from pyspark.sql import SparkSession
 
     # The driver's memory and Java options count only if they are there before the JVM is. In a file, because everybody
@@ -342,16 +375,15 @@ def _spark_settings(worker: WorkerSettings, directory: Path) -> dict[str, str]:
 
 def _lean_jvm_options(configured: Mapping[str, str], has_state: bool) -> list[str]:
     """Return options of a JVM that does little, except those that an operator has set: without threads that collect a
-    large heap, with a heap that begins small, and without the second compiler, which takes more than it saves where
-    batches are short and Python does the work.
+    large heap, with a heap that begins small and gives back what is free, and without the second compiler, which takes
+    more than it saves where batches are short and Python does the work.
     """
-    java_options = [configured.get(f"driver.{which}JavaOptions", "") for which in ("default", "extra")]
-    options = " ".join(java_options + [os.environ.get(name, "") for name in _JAVA_OPTION_VARIABLES])
+    options = _operator_options(configured)
     added = []
     if "driver.memory" not in configured and not re.search(r"-XX:\+Use\w+GC", options):
         added.append("-XX:+UseSerialGC")
-        if not has_state and not re.search(r"-Xms|-XX:Initial(HeapSize|RAMPercentage)", options):
-            added.append(f"-Xms{_FIRST_HEAP}")
+        if not has_state and not re.search(r"-Xms|-XX:Initial(HeapSize|RAMPercentage)|HeapFreeRatio", options):
+            added += [f"-XX:InitialHeapSize={_FIRST_HEAP}", *_FREE_HEAP]
     if not has_state and "Tiered" not in options:
         added.append("-XX:TieredStopAtLevel=1")
         if "ReservedCodeCacheSize" not in options:
@@ -359,11 +391,17 @@ def _lean_jvm_options(configured: Mapping[str, str], has_state: bool) -> list[st
     return added
 
 
+def _operator_options(configured: Mapping[str, str]) -> str:
+    """Return the options that an operator has given Java, in settings or in variables."""
+    java_options = [configured.get(f"driver.{which}JavaOptions", "") for which in ("default", "extra")]
+    return " ".join(java_options + [os.environ.get(name, "") for name in JAVA_OPTION_VARIABLES])
+
+
 _JAVA = "install a Java 17 or later, and put java on the PATH or set JAVA_HOME"
 
 
-def check_java() -> None:
-    """Raise HelenusError CONFIG if there is no Java 17 or later where Spark looks for it."""
+def check_java() -> str:
+    """Return Java's program. Raises HelenusError CONFIG if there is no Java 17 or later where Spark looks for it."""
     home = os.environ.get("JAVA_HOME")
     java = str(Path(home) / "bin" / "java") if home else shutil.which("java")
     if java is None:
@@ -374,6 +412,7 @@ def check_java() -> None:
         raise HelenusError(Kind.CONFIG, f"cannot run Java: {error}", java, _JAVA) from None
     if version < 17:
         raise HelenusError(Kind.CONFIG, f"Spark needs Java 17 or later, this is {version}", java, _JAVA)
+    return java
 
 
 @functools.cache
