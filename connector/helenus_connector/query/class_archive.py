@@ -28,7 +28,6 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from importlib.util import find_spec
 from pathlib import Path
 
 import structlog
@@ -72,7 +71,7 @@ class ClassArchive:
         """Return the archive for this Java, and for Spark's jars after those of a class path. None where an operator's
         Java `options`, or what the class path has beside jars, speak against one.
         """
-        jars = Path(os.environ.get("SPARK_HOME") or find_spec("pyspark").submodule_search_locations[0]) / "jars"
+        jars = spark_home() / "jars"
         entries = [*map(Path, filter(None, class_path.split(os.pathsep))), *sorted(jars.glob("*.jar"))]
         cache = cache_directory()
         # Java's own separators, in options and in paths.
@@ -173,6 +172,13 @@ class ClassArchive:
                 atexit.unregister(process.kill)
         if process.returncode != 0 or not new.exists():
             raise subprocess.SubprocessError((output.strip().splitlines() or [f"exit status {process.returncode}"])[-1])
+
+
+def spark_home() -> Path:
+    """Return where Spark is: as its own scripts look for it, but that PySpark is the one that this process imports."""
+    import pyspark
+
+    return Path(os.environ.get("SPARK_HOME") or Path(pyspark.__file__).parent)
 
 
 def use_option(file: Path) -> str:

@@ -31,6 +31,7 @@ from helenus_connector.query.class_archive import (
     ClassArchive,
     list_option,
     make_later,
+    spark_home,
     use_option,
     warn_if_unused,
     warn_of,
@@ -159,6 +160,12 @@ def _start_java(worker: WorkerSettings, settings: dict[str, str], directory: Pat
     return spark
 
 
+def class_archive(worker: WorkerSettings, directory: Path) -> ClassArchive | None:
+    """Return the archive of classes that a worker's Java process takes, or makes; None if there is to be none."""
+    class_path = _spark_settings(worker, directory).get(_CLASS_PATH, "")
+    return ClassArchive.for_java(Path(check_java()), class_path, _operator_options(worker.spark))
+
+
 def _launch(worker: WorkerSettings, settings: Mapping[str, str], directory: Path) -> Any:
     """Start Spark in a new Java process."""
     from pyspark.sql import SparkSession
@@ -172,7 +179,7 @@ def _launch(worker: WorkerSettings, settings: Mapping[str, str], directory: Path
         javaproperties.dump(settings, out, timestamp=None)
     os.environ["PYSPARK_SUBMIT_ARGS"] = f"--properties-file {shlex.quote(str(file))} pyspark-shell"
     with (
-        _python_path(settings[SETTING] == "true"),
+        _start_variables(settings[SETTING] == "true"),
         _piped_stderr(worker.log_format == "json") as read_stderr,
         _start_errors(settings, read_stderr),
     ):
@@ -186,29 +193,35 @@ def load_modules(spark: Any) -> None:
 
     def load() -> None:
         with suppress(Exception):  # the worker may end meanwhile; what is wrong shows in the first batch
-            spark.sparkContext.parallelize([0], 1).mapPartitions(list).count()
+            run_task(spark)
 
     if is_local_master(spark.sparkContext.master):
         threading.Thread(target=load, name="warm", daemon=True).start()
 
 
+def run_task(spark: Any) -> None:
+    """Run a task of nothing, in a Python worker."""
+    spark.sparkContext.parallelize([0], 1).mapPartitions(list).count()
+
+
 @contextmanager
-def _python_path(has_internals: bool) -> Iterator[None]:
+def _start_variables(has_internals: bool) -> Iterator[None]:
     """Have Java processes that start meanwhile put our `sitecustomize`, which knows PySpark's internals, before others
-    for their Python processes.
+    for their Python processes; and Spark's script neither ask Python where Spark is, nor compile what builds Java's
+    command line.
     """
-    if not has_internals:
-        yield
-        return
-    before = os.environ.get("PYTHONPATH")
-    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(_PYTHON_PATH), before]))
+    before = {name: os.environ.get(name) for name in ("SPARK_HOME", "SPARK_LAUNCHER_OPTS", "PYTHONPATH")}
+    os.environ["SPARK_HOME"] = str(spark_home())
+    os.environ["SPARK_LAUNCHER_OPTS"] = f"-XX:TieredStopAtLevel=1 {before['SPARK_LAUNCHER_OPTS'] or ''}"
+    if has_internals:
+        os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(_PYTHON_PATH), before["PYTHONPATH"]]))
     try:
         yield
     finally:
-        if before is None:
-            del os.environ["PYTHONPATH"]
-        else:
-            os.environ["PYTHONPATH"] = before
+        for name, value in before.items():
+            os.environ.pop(name, None)
+            if value is not None:
+                os.environ[name] = value
 
 
 @contextmanager
@@ -397,6 +410,7 @@ def _operator_options(configured: Mapping[str, str]) -> str:
     return " ".join(java_options + [os.environ.get(name, "") for name in JAVA_OPTION_VARIABLES])
 
 
+_RELEASE = re.compile(r'^JAVA_VERSION="', re.MULTILINE)
 _JAVA = "install a Java 17 or later, and put java on the PATH or set JAVA_HOME"
 
 
@@ -417,5 +431,9 @@ def check_java() -> str:
 
 @functools.cache
 def _java_version(java: str) -> int:
+    program = Path(java).resolve()
+    with suppress(OSError, IndexError, ValueError):  # where its home says so, no process has to
+        if os.access(program, os.X_OK):
+            return int(_RELEASE.split((program.parents[1] / "release").read_text(), 1)[1].split(".")[0])
     answer = subprocess.run([java, "-version"], capture_output=True, text=True, check=True, timeout=30).stderr
     return int(answer.split('"')[1].split(".")[0])
