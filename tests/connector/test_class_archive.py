@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -237,3 +238,49 @@ def test_java_takes_what_it_has_made(tmp_path: Path, cache: Path, monkeypatch: p
     file.chmod(0o600)
     file.write_bytes(file.read_bytes()[: 1 << 12])
     assert warnings(use_option(file)) == ["class_archive.unused"]
+
+
+START = """
+import sys
+from pathlib import Path
+from helenus_connector.config.worker import WorkerSettings
+from helenus_connector.query.class_archive import LISTED
+from helenus_connector.query.spark_session import class_archive, run_task, start_session
+from helenus_schemas.service import logs
+
+run = Path(sys.argv[1])
+run.mkdir()
+settings = {"bootstrap.servers": "k:9092", "checkpoint.dir": str(run), "spark.master": "local[1]"}
+worker = WorkerSettings.from_properties(settings, "worker")
+logs.configure("info", "json")
+spark = start_session(worker, run)
+run_task(spark)
+file = class_archive(worker, run).find()
+maps = Path(f"/proc/{spark.sparkContext._gateway.proc.pid}/maps").read_text()
+print(file is not None and str(file) in maps, (run / LISTED).exists())
+spark.stop()
+"""
+
+
+@pytest.mark.integration
+@pytest.mark.long  # three starts of Spark, and an archive of all its classes
+def test_spark_starts_with_it(tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("SPARK_HOME")
+    environment = {**os.environ, "JAVA_HOME": str(spark_java_home(Silent()))}
+
+    def run(*command: str) -> subprocess.CompletedProcess[str]:
+        command = (sys.executable, *command)
+        return subprocess.run(command, env=environment, capture_output=True, text=True, check=True, timeout=300)
+
+    assert run("-c", START, str(tmp_path / "first")).stdout.split() == ["False", "True"]
+    shown = run("-m", "helenus_connector.query.install_archive", str(cache)).stdout
+    file = Path(shown.strip())
+    assert file.parent == cache
+    used = run("-c", START, str(tmp_path / "second"))
+    assert used.stdout.split() == ["True", "False"]
+    assert "class_archive" not in used.stderr
+    file.chmod(0o600)
+    file.write_bytes(file.read_bytes()[:1_000_000])
+    damaged = run("-c", START, str(tmp_path / "third"))
+    assert damaged.stdout.split() == ["False", "False"]
+    assert damaged.stderr.count("class_archive.unused") == 1
