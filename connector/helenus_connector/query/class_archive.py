@@ -52,6 +52,9 @@ _SUFFIX, _NEW = ".jsa", ".new"
 _QUIET = "-Xlog:cds*=off"
 LISTED = "classes.list"
 """In a run's directory, the classes that Java has loaded so far."""
+# At the address it was made for, where there is room: its pages stay as they are in the file, and processes share them.
+# Java's default since 17.0.6 is an address of chance, for which each pointer in it is changed first.
+_AS_IT_IS = "-XX:+UnlockDiagnosticVMOptions -XX:ArchiveRelocationMode=0"
 # Spark has Java load this module, which it does not by itself.
 _MODULES = "--add-modules=jdk.incubator.vector"
 
@@ -183,7 +186,7 @@ def spark_home() -> Path:
 
 def use_option(file: Path) -> str:
     """Return the options by which Java uses an archive."""
-    return f"-XX:SharedArchiveFile={file} {_QUIET}"
+    return f"-XX:SharedArchiveFile={file} {_AS_IT_IS} {_QUIET}"
 
 
 def list_option(directory: Path) -> str:
