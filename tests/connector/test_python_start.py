@@ -150,35 +150,35 @@ def test_without_a_listener_pyspark_says_so(tmp_path: Path) -> None:
 
 
 PARENT = """
-import os, signal, sys, time
+import os, signal, time
 import sitecustomize
-def manager():
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # as PySpark has it
-    sitecustomize.end_without_children(0.1)
-    child = os.fork()
-    if not child:
-        time.sleep(60)  # asked nothing, as the timer is its parent's alone
-    print(child, flush=True)
-    while True:
-        time.sleep(60)
-manager()
+
+signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # as PySpark has it
+child = os.fork()
+if not child:
+    time.sleep(60)
+    os._exit(0)
+print(child, flush=True)
+sitecustomize.end_without_children(0.1)
+while True:
+    time.sleep(60)
 """
 
 
 def test_what_asked_about_a_source_ends_without_children() -> None:
     """Spark starts another one when it asks again; as long as there is a child, it may be in use."""
     variables = {**os.environ, "PYTHONPATH": str(DIRECTORY)}
-    process = subprocess.Popen([sys.executable, "-c", PARENT], env=variables, stdout=subprocess.PIPE, text=True)
-    try:
-        assert process.stdout is not None
-        child = int(process.stdout.readline())
-        with pytest.raises(subprocess.TimeoutExpired):
-            process.wait(1)
-        os.kill(child, signal.SIGKILL)
-        assert process.wait(LIMIT_S) == -signal.SIGTERM
-    finally:
-        process.kill()
-        process.wait()
+    with subprocess.Popen([sys.executable, "-c", PARENT], env=variables, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None
+            child = int(process.stdout.readline())
+            assert child > 0
+            with pytest.raises(subprocess.TimeoutExpired):
+                process.wait(1)
+            os.kill(child, signal.SIGKILL)
+            assert process.wait(LIMIT_S) == -signal.SIGTERM
+        finally:
+            process.kill()
 
 
 @pytest.mark.parametrize(
