@@ -72,7 +72,7 @@ def main() -> None:
 
 def make_archive(java: dict[str, str], cache: Path) -> None:
     """Make the archive in the cache of a worker, and show what that takes."""
-    command = [sys.executable, "-m", "helenus_connector.query.install_archive", str(cache / "class-archives")]
+    command = [sys.executable, "-m", "helenus_connector.install_archive", str(cache / "class-archives")]
     begun, before = time.monotonic(), os.times()
     subprocess.run(command, env={**os.environ, **java}, check=True)
     spent = sum(os.times()[2:4]) - sum(before[2:4])

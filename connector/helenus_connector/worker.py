@@ -54,8 +54,7 @@ from helenus_schemas.errors import Action, HelenusError, Kind
 from helenus_schemas.service import descriptors
 
 _log = structlog.get_logger(__name__)
-_TURN_S, _STARTING_S = 1.0, 0.5
-_TOPICS_S = 1.0
+_TURN_S, _STARTING_S, _TOPICS_S = 1.0, 0.5, 1.0
 _STATES_S = 5.0
 _GRACE_S = 3.0
 _TOPICS, _SAVING = "topics of all connectors", "saving"

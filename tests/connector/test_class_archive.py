@@ -273,7 +273,7 @@ def test_spark_starts_with_it(tmp_path: Path, cache: Path, monkeypatch: pytest.M
         return subprocess.run(command, env=environment, capture_output=True, text=True, check=True, timeout=300)
 
     assert run("-c", START, str(tmp_path / "first")).stdout.split() == ["False", "True"]
-    shown = run("-m", "helenus_connector.query.install_archive", str(cache)).stdout
+    shown = run("-m", "helenus_connector.install_archive", str(cache)).stdout
     file = Path(shown.strip())
     assert file.parent == cache
     used = run("-c", START, str(tmp_path / "second"))

@@ -235,9 +235,9 @@ def warn_of(file: Path, reason: str) -> None:
 def cache_directory() -> Path | None:
     """Return where archives are made: in systemd's CACHE_DIRECTORY or the user's cache; None if there is neither."""
     with suppress(RuntimeError):  # a user without a home
-        given = os.environ.get("CACHE_DIRECTORY", "").split(os.pathsep)[0]
-        if given:
-            return Path(given) / "class-archives"
+        of_service = os.environ.get("CACHE_DIRECTORY", "").split(os.pathsep)[0]
+        if of_service:
+            return Path(of_service) / "class-archives"
         return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "helenus" / "class-archives"
     return None
 

@@ -1,5 +1,5 @@
 """Make the archive of Java's classes of an installation, as for an image:
-`python -m helenus_connector.query.install_archive [DIRECTORY]`.
+`python -m helenus_connector.install_archive [DIRECTORY]`.
 
 It runs Spark for a moment, with a query of no topics, and archives what Java has loaded. No worker of the installation
 has to make one then, nor needs a place to write one.
