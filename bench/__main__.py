@@ -3,8 +3,8 @@
     python -m bench [NAME [its options]]
 
 NAME is one of agent, agent_states, chaos, connector, encryption, executors, merged, nodes, path, public_api, records,
-snapshot, soak, stage, standby, state, tables, verify, written. Without one all run, one after the other, but for chaos,
-which measures nothing, and soak, which takes an hour. `python -m bench NAME --help` tells what one measures.
+snapshot, soak, stage, standby, starts, state, tables, verify, written. Without one all run, one after the other, but
+for chaos, which measures nothing, and soak, which takes an hour. `python -m bench NAME --help` tells what one measures.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ NAMES = [
     "soak",
     "stage",
     "standby",
+    "starts",
     "state",
     "tables",
     "verify",

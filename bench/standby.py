@@ -26,6 +26,7 @@ from confluent_kafka import Consumer, TopicPartition
 
 from bench.backlog import cpu_of, memory_by_kind
 from bench.path import add, is_ready, running, topics_exist, wait
+from bench.tables import memory_of
 from helenus_connector.log._pulsar_planner import PulsarPlanner
 from helenus_sinks.pulsar.config import PulsarConfig
 from helenus_stack import programs
@@ -39,8 +40,10 @@ from helenus_stack.status import Status
 TABLE = "bench.standby"
 IDLE_SECONDS = 30
 SETTLED_SECONDS = 10
-"""Before a fault, and before the figures of a standby: the JVM compiles until then."""
+"""Before a fault: the JVM compiles until then."""
 STOPPED_SECONDS = 5
+UNUSED_SECONDS = 110
+"""Before the figures of a standby: until then Spark's Python processes end that it does not need."""
 
 
 def main() -> None:
@@ -184,7 +187,7 @@ class PulsarRecords(Records):
 
 
 def measure(workers: list[programs.Program], records: Records, rounds: int) -> None:
-    time.sleep(SETTLED_SECONDS)
+    time.sleep(UNUSED_SECONDS)
     show_idle(next(each for each in workers if not leads(each)))
     faults = {"kill -9": kill, "SIGSTOP": freeze, "SIGTERM": end}
     pauses: dict[str, list[float]] = {name: [] for name in faults}
@@ -210,7 +213,8 @@ def show_idle(standby: programs.Program) -> None:
     before = cpu_of(pid)
     time.sleep(IDLE_SECONDS)
     share = 100 * (cpu_of(pid) - before) / IDLE_SECONDS
-    print(f"a standby: {share:.1f} % of a core; MB: {memory_by_kind(pid)}", flush=True)
+    memory = f"{memory_of(pid):.0f} MB; for themselves {memory_by_kind(pid)}"
+    print(f"a standby: {share:.1f} % of a core, {memory}", flush=True)
 
 
 def leads(program: programs.Program) -> bool:

@@ -34,6 +34,7 @@ from helenus_connector.query.batch_spans import BatchSpans
 from helenus_connector.query.events_query import EventsQuery
 from helenus_connector.query.garbage import DRIVER_SEARCH_AFTER, freeze
 from helenus_connector.query.query_runner import NO_BATCH
+from helenus_connector.query.spark_session import load_modules
 from helenus_connector.rest.server import (
     RestListener,
     application,
@@ -53,8 +54,7 @@ from helenus_schemas.errors import Action, HelenusError, Kind
 from helenus_schemas.service import descriptors
 
 _log = structlog.get_logger(__name__)
-_TURN_S, _STARTING_S = 1.0, 0.5
-_TOPICS_S = 1.0
+_TURN_S, _STARTING_S, _TOPICS_S = 1.0, 0.5, 1.0
 _STATES_S = 5.0
 _GRACE_S = 3.0
 _TOPICS, _SAVING = "topics of all connectors", "saving"
@@ -224,9 +224,10 @@ class Worker:
             self._scan = run_in_thread(lambda: self._table_scans.scan(directory))
         with descriptors.exhaustion_tolerated(), self._absence_tolerated():
             self._data_sources.turn()
-        # 2. Spark takes seconds to load: it begins when there is something to run.
-        if self._spark_start is None and (self._has_scanned or self._groups()):
+        # 2. Spark takes seconds to load: it begins while tables are read, unless there may be nothing to run.
+        if self._spark_start is None and (self._has_scanned or self._is_wanted()):
             self._spark_start = run_in_thread(lambda: self._start_spark(directory))
+            self._spark_start.add_done_callback(lambda _: self.connectors.changed.set())
         # 3. topics
         if time.monotonic() - self._topics_created_at > _TOPICS_S:
             self._topics_created_at = time.monotonic()
@@ -235,6 +236,7 @@ class Worker:
         # 4. queries, snapshots and verifications, from when Spark is there
         if self._spark_start is not None and self._spark_start.done() and self._spark is None:
             self._spark = self._spark_start.result()
+            load_modules(self._spark)  # not before: a standby does not need what takes memory
             states = None if self._member is None else self._member.state_directories
             self._followers = KeysQueries(self.worker, self.connectors, directory, self._spark, states)
             self.snapshots.start(self._spark)
@@ -321,14 +323,12 @@ class Worker:
         self._is_loaded = True
 
     def _start_spark(self, directory: Path) -> Any:
-        from helenus_connector.query.spark_session import load_modules, start_session
+        from helenus_connector.query.spark_session import start_session
 
         fence_all(self.worker.checkpoint_dir.absolute(), self._stopping.is_set)
         has_state = any(connector.settings.state != "none" for connector in self.connectors.all().values())
         has_state |= self.worker.state_checkpoint_dir is not None  # a standby knows no connectors yet
-        spark = start_session(self.worker, directory, has_state)
-        load_modules(spark)
-        return spark
+        return start_session(self.worker, directory, has_state)
 
     def _run_due_work(self, directory: Path) -> None:
         """Do what is due: queries of new groups, changed plans, lag."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import socket
 import struct
 import subprocess
@@ -146,3 +147,57 @@ def test_without_a_listener_pyspark_says_so(tmp_path: Path) -> None:
     ended = subprocess.run(command, env=variables, capture_output=True, text=True, check=False)
     assert ended.returncode != 0
     assert "CANNOT_OPEN_SOCKET" in ended.stderr
+
+
+PARENT = """
+import os, signal, time
+import sitecustomize
+
+signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # as PySpark has it
+child = os.fork()
+if not child:
+    time.sleep(60)
+    os._exit(0)
+print(child, flush=True)
+sitecustomize.end_without_children(0.1)
+while True:
+    time.sleep(60)
+"""
+
+
+def test_what_asked_about_a_source_ends_without_children() -> None:
+    """Spark starts another one when it asks again; as long as there is a child, it may be in use."""
+    variables = {**os.environ, "PYTHONPATH": str(DIRECTORY)}
+    with subprocess.Popen([sys.executable, "-c", PARENT], env=variables, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None
+            child = int(process.stdout.readline())
+            assert child > 0
+            with pytest.raises(subprocess.TimeoutExpired):
+                process.wait(1)
+            os.kill(child, signal.SIGKILL)
+            assert process.wait(LIMIT_S) == -signal.SIGTERM
+        finally:
+            process.kill()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "ends"),
+    [
+        (["pyspark.daemon", "pyspark.sql.worker.lookup_data_sources"], True),
+        (["pyspark.daemon", "pyspark.worker"], False),
+        (["helenus_connector.daemon", "pyspark.worker"], False),
+        (["pyspark.sql.streaming.python_streaming_source_runner"], False),
+    ],
+)
+def test_which_processes_end(arguments: list[str], ends: bool) -> None:
+    """Of those that run tasks, the next one would load all modules again."""
+    script = "import sitecustomize, sys; sys.orig_argv = sys.argv[1:]; print(sitecustomize.is_forked_for_questions())"
+    shown = subprocess.run(
+        [sys.executable, "-c", script, "python", "-m", *arguments],
+        env={**os.environ, "PYTHONPATH": str(DIRECTORY)},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert shown.stdout.strip() == str(ends)

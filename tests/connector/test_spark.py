@@ -492,7 +492,8 @@ def test_no_secret_in_a_process_list(tmp_path: Path) -> None:
     assert mode == 0o600
 
 
-SMALL, SERIAL = ["-XX:+UseSerialGC", "-Xms128m"], ["-XX:+UseSerialGC"]
+SERIAL = ["-XX:+UseSerialGC"]
+SMALL = [*SERIAL, "-XX:InitialHeapSize=96m", "-XX:MinHeapFreeRatio=15", "-XX:MaxHeapFreeRatio=25"]
 FIRST = ["-XX:TieredStopAtLevel=1", "-XX:ReservedCodeCacheSize=240m"]
 
 
@@ -507,6 +508,7 @@ FIRST = ["-XX:TieredStopAtLevel=1", "-XX:ReservedCodeCacheSize=240m"]
         ({"driver.extraJavaOptions": "-XX:TieredStopAtLevel=3"}, False, SMALL),
         ({"driver.extraJavaOptions": "-Xms256m"}, False, SERIAL + FIRST),
         ({"driver.defaultJavaOptions": "-XX:InitialRAMPercentage=1"}, False, SERIAL + FIRST),
+        ({"driver.extraJavaOptions": "-XX:MaxHeapFreeRatio=70"}, False, SERIAL + FIRST),
     ],
 )
 def test_a_jvm_does_little_unless_an_operator_decides(

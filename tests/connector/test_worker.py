@@ -239,6 +239,7 @@ def test_a_hanging_look_at_the_tables_does_not_delay_the_end(tmp_path: Path, mon
     worker.connectors.put("shop", CONFIG)
     monkeypatch.setattr("helenus_connector.worker._GRACE_S", 0.1)
     monkeypatch.setattr(worker._topics, "close", lambda: None, raising=False)
+    monkeypatch.setattr(worker, "_is_wanted", lambda: False)  # or Spark would start
 
     def look(settings: ConnectorSettings, directory: Path) -> dict[str, HelenusError | None]:
         looking.set()
@@ -310,6 +311,7 @@ def test_a_worker_without_descriptors_goes_on(tmp_path: Path, monkeypatch: pytes
     monkeypatch.setattr(worker._topics, "close", lambda: None, raising=False)
     monkeypatch.setattr(worker.tables, "close", lambda: None, raising=False)
     monkeypatch.setattr(worker, "_start_spark", lambda directory: worker._stopping.wait())
+    monkeypatch.setattr(worker, "_is_wanted", lambda: False)
     turns: list[str] = []
 
     def fail(step: str, then: int) -> Any:

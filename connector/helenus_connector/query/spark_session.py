@@ -26,6 +26,16 @@ from helenus_connector.config.worker import WorkerSettings, is_local_master
 from helenus_connector.query._java_names import ask_once
 from helenus_connector.query._spark_security import security_settings
 from helenus_connector.query._spark_stderr import StderrLines
+from helenus_connector.query.class_archive import (
+    JAVA_OPTION_VARIABLES,
+    ClassArchive,
+    list_option,
+    make_later,
+    spark_home,
+    use_option,
+    warn_if_unused,
+    warn_of,
+)
 from helenus_connector.query.internals import JAR, SETTING, has_internals, obstacle, warn_of_public_api
 from helenus_schemas.errors import HelenusError, Kind
 
@@ -59,12 +69,12 @@ _INTERNALS = {
 # With executors elsewhere, they have to reach the driver: Spark takes the machine's name then.
 _LOCAL_ADDRESSES = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
 _JAVA_OPTIONS = "spark.driver.extraJavaOptions"
-_FIRST_HEAP = "128m"
-"""As Java has it on a machine of 8 GB: its own is 1/64 of the memory, a third of which it fills before it looks for
-garbage. Some 55 MB are in use.
+_FIRST_HEAP = "96m"
+"""Java's own is 1/64 of the machine's memory, a third of which it fills before it looks for garbage. Some 55 MB are in
+use.
 """
-_JAVA_OPTION_VARIABLES = ("JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS", "_JAVA_OPTIONS", "SPARK_SUBMIT_OPTS")
-"""Variables that a JVM, or Spark's, takes options from."""
+_FREE_HEAP = ("-XX:MinHeapFreeRatio=15", "-XX:MaxHeapFreeRatio=25")
+"""How much of the old generation may be free, %: Java's own 40 to 70 are memory that an idle worker keeps."""
 _FILES, _CLASS_PATH = "spark.hadoop.fs.file.impl", "spark.driver.extraClassPath"
 _PYTHON_PATH = Path(__file__).with_name("python_path")
 """With a `sitecustomize`, which says what for."""
@@ -118,7 +128,7 @@ def _start_in_java(worker: WorkerSettings, settings: Mapping[str, str]) -> Any:
 
 def _start_java(worker: WorkerSettings, settings: dict[str, str], directory: Path, has_state: bool) -> Any:
     """Start Spark in a Java process of this worker's own."""
-    check_java()
+    java = check_java()
     # Otherwise the workers take whatever `python3` is first in PATH.
     os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
     os.environ["PYSPARK_PYTHON"] = worker.spark.get("pyspark.python", sys.executable)
@@ -128,6 +138,36 @@ def _start_java(worker: WorkerSettings, settings: dict[str, str], directory: Pat
     # needs more than the default stack.
     java_options = ["-Xss8m", f"-Dlog4j.configurationFile={log4j}", *_lean_jvm_options(worker.spark, has_state)]
     settings[_JAVA_OPTIONS] = " ".join([*java_options, settings.get(_JAVA_OPTIONS, "")]).strip()
+    archive = ClassArchive.for_java(Path(java), settings.get(_CLASS_PATH, ""), _operator_options(worker.spark))
+    if archive is None:
+        return _launch(worker, settings, directory)
+    settings[_CLASS_PATH] = os.pathsep.join(map(str, archive.class_path))
+    file = archive.find()
+    option = list_option(directory) if file is None else use_option(file)
+    try:
+        spark = _launch(worker, {**settings, _JAVA_OPTIONS: f"{option} {settings[_JAVA_OPTIONS]}"}, directory)
+    except HelenusError as error:
+        if file is None or "JAVA_GATEWAY_EXITED" not in str(error.__context__):
+            raise
+        spark = _launch(worker, settings, directory)  # a damaged archive may be why
+        warn_of(file, "Java ended with it")
+        return spark
+    if file is None:
+        make_later(archive, directory)
+    else:
+        with suppress(AttributeError):  # of PySpark's own, which another version may not have
+            warn_if_unused(file, spark.sparkContext._gateway.proc.pid)
+    return spark
+
+
+def class_archive(worker: WorkerSettings, directory: Path) -> ClassArchive | None:
+    """Return the archive of classes that a worker's Java process takes, or makes; None if there is to be none."""
+    class_path = _spark_settings(worker, directory).get(_CLASS_PATH, "")
+    return ClassArchive.for_java(Path(check_java()), class_path, _operator_options(worker.spark))
+
+
+def _launch(worker: WorkerSettings, settings: Mapping[str, str], directory: Path) -> Any:
+    """Start Spark in a new Java process."""
     from pyspark.sql import SparkSession
 
     # The driver's memory and Java options count only if they are there before the JVM is. In a file, because everybody
@@ -139,7 +179,7 @@ def _start_java(worker: WorkerSettings, settings: dict[str, str], directory: Pat
         javaproperties.dump(settings, out, timestamp=None)
     os.environ["PYSPARK_SUBMIT_ARGS"] = f"--properties-file {shlex.quote(str(file))} pyspark-shell"
     with (
-        _python_path(settings[SETTING] == "true"),
+        _start_variables(settings[SETTING] == "true"),
         _piped_stderr(worker.log_format == "json") as read_stderr,
         _start_errors(settings, read_stderr),
     ):
@@ -153,29 +193,35 @@ def load_modules(spark: Any) -> None:
 
     def load() -> None:
         with suppress(Exception):  # the worker may end meanwhile; what is wrong shows in the first batch
-            spark.sparkContext.parallelize([0], 1).mapPartitions(list).count()
+            run_task(spark)
 
     if is_local_master(spark.sparkContext.master):
         threading.Thread(target=load, name="warm", daemon=True).start()
 
 
+def run_task(spark: Any) -> None:
+    """Run a task of nothing, in a Python worker."""
+    spark.sparkContext.parallelize([0], 1).mapPartitions(list).count()
+
+
 @contextmanager
-def _python_path(has_internals: bool) -> Iterator[None]:
+def _start_variables(has_internals: bool) -> Iterator[None]:
     """Have Java processes that start meanwhile put our `sitecustomize`, which knows PySpark's internals, before others
-    for their Python processes.
+    for their Python processes; and Spark's script neither ask Python where Spark is, nor compile what builds Java's
+    command line.
     """
-    if not has_internals:
-        yield
-        return
-    before = os.environ.get("PYTHONPATH")
-    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(_PYTHON_PATH), before]))
+    before = {name: os.environ.get(name) for name in ("SPARK_HOME", "SPARK_LAUNCHER_OPTS", "PYTHONPATH")}
+    os.environ["SPARK_HOME"] = str(spark_home())
+    os.environ["SPARK_LAUNCHER_OPTS"] = f"-XX:TieredStopAtLevel=1 {before['SPARK_LAUNCHER_OPTS'] or ''}"
+    if has_internals:
+        os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(_PYTHON_PATH), before["PYTHONPATH"]]))
     try:
         yield
     finally:
-        if before is None:
-            del os.environ["PYTHONPATH"]
-        else:
-            os.environ["PYTHONPATH"] = before
+        for name, value in before.items():
+            os.environ.pop(name, None)
+            if value is not None:
+                os.environ[name] = value
 
 
 @contextmanager
@@ -342,16 +388,15 @@ def _spark_settings(worker: WorkerSettings, directory: Path) -> dict[str, str]:
 
 def _lean_jvm_options(configured: Mapping[str, str], has_state: bool) -> list[str]:
     """Return options of a JVM that does little, except those that an operator has set: without threads that collect a
-    large heap, with a heap that begins small, and without the second compiler, which takes more than it saves where
-    batches are short and Python does the work.
+    large heap, with a heap that begins small and gives back what is free, and without the second compiler, which takes
+    more than it saves where batches are short and Python does the work.
     """
-    java_options = [configured.get(f"driver.{which}JavaOptions", "") for which in ("default", "extra")]
-    options = " ".join(java_options + [os.environ.get(name, "") for name in _JAVA_OPTION_VARIABLES])
+    options = _operator_options(configured)
     added = []
     if "driver.memory" not in configured and not re.search(r"-XX:\+Use\w+GC", options):
         added.append("-XX:+UseSerialGC")
-        if not has_state and not re.search(r"-Xms|-XX:Initial(HeapSize|RAMPercentage)", options):
-            added.append(f"-Xms{_FIRST_HEAP}")
+        if not has_state and not re.search(r"-Xms|-XX:Initial(HeapSize|RAMPercentage)|HeapFreeRatio", options):
+            added += [f"-XX:InitialHeapSize={_FIRST_HEAP}", *_FREE_HEAP]
     if not has_state and "Tiered" not in options:
         added.append("-XX:TieredStopAtLevel=1")
         if "ReservedCodeCacheSize" not in options:
@@ -359,11 +404,18 @@ def _lean_jvm_options(configured: Mapping[str, str], has_state: bool) -> list[st
     return added
 
 
+def _operator_options(configured: Mapping[str, str]) -> str:
+    """Return the options that an operator has given Java, in settings or in variables."""
+    java_options = [configured.get(f"driver.{which}JavaOptions", "") for which in ("default", "extra")]
+    return " ".join(java_options + [os.environ.get(name, "") for name in JAVA_OPTION_VARIABLES])
+
+
+_RELEASE = re.compile(r'^JAVA_VERSION="', re.MULTILINE)
 _JAVA = "install a Java 17 or later, and put java on the PATH or set JAVA_HOME"
 
 
-def check_java() -> None:
-    """Raise HelenusError CONFIG if there is no Java 17 or later where Spark looks for it."""
+def check_java() -> str:
+    """Return Java's program. Raises HelenusError CONFIG if there is no Java 17 or later where Spark looks for it."""
     home = os.environ.get("JAVA_HOME")
     java = str(Path(home) / "bin" / "java") if home else shutil.which("java")
     if java is None:
@@ -374,9 +426,14 @@ def check_java() -> None:
         raise HelenusError(Kind.CONFIG, f"cannot run Java: {error}", java, _JAVA) from None
     if version < 17:
         raise HelenusError(Kind.CONFIG, f"Spark needs Java 17 or later, this is {version}", java, _JAVA)
+    return java
 
 
 @functools.cache
 def _java_version(java: str) -> int:
+    program = Path(java).resolve()
+    with suppress(OSError, IndexError, ValueError):  # where its home says so, no process has to
+        if os.access(program, os.X_OK):
+            return int(_RELEASE.split((program.parents[1] / "release").read_text(), 1)[1].split(".")[0])
     answer = subprocess.run([java, "-version"], capture_output=True, text=True, check=True, timeout=30).stderr
     return int(answer.split('"')[1].split(".")[0])

@@ -11,6 +11,7 @@ import structlog
 from helenus_connector.config.worker import WorkerSettings
 from helenus_connector.control.plan import QueryPlan
 from helenus_connector.query.handover import start_query
+from helenus_connector.query.internals import has_internals
 from helenus_connector.query.source import EventsSource
 
 _log = structlog.get_logger(__name__)
@@ -36,7 +37,8 @@ def read_stream(session: Any, plan: Path) -> Any:
 
 def warm_up(worker: WorkerSettings, spark: Any, directory: Path) -> None:
     """Run a query of no topics for one batch: the JVM has loaded its classes then, and the system the files of Python's
-    modules. Most of the start of the first query of a process is that. `directory` is the run's own.
+    modules. Most of the start of the first query of a process is that. `directory` is the run's own. The JVM gives back
+    the memory that this took.
     """
     warm_up_directory = directory / _NAME
     warm_up_directory.mkdir(exist_ok=True)
@@ -53,3 +55,5 @@ def warm_up(worker: WorkerSettings, spark: Any, directory: Path) -> None:
             _log.debug("standby.not_warm", reason=str(query.exception() or f"no batch within {_LONGEST_S:.0f} s"))
     finally:
         query.stop()
+    if has_internals(spark.sparkContext):
+        spark.sparkContext._jvm.java.lang.System.gc()

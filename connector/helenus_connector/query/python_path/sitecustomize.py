@@ -1,10 +1,15 @@
-"""Connect Spark's Python processes to the driver before they import anything. Python runs this module at its start.
+"""Connect Spark's Python processes to the driver before they import anything, and end those that nothing needs any
+more. Python runs this module at its start.
 
 `query.session` puts this directory on the PYTHONPATH of the driver's Java process, and so of the Python processes that
 it starts. Spark gives two kinds of them ten seconds to connect: that which plans the batches of a source, and that
 which prepares an operator with state. They import PySpark first. Spark has them import it from a zip file, which holds
 no compiled modules, so that this takes more than a second of CPU time: on a busy machine, more than the ten seconds.
 Here they connect first, which takes some ten milliseconds, and import PySpark from where pip has installed it.
+
+Before a query starts, Spark asks Python about its source, by three processes that fork one child for each question, and
+then stay for as long as Spark does, with 20 MB each. Here they end once they have no child any more. Spark starts
+another one for the next question.
 """
 
 from __future__ import annotations
@@ -22,6 +27,8 @@ from typing import Any
 _HERE = os.path.dirname(os.path.abspath(__file__))  # noqa: PTH100, PTH120
 _TIMEOUT_S = 15
 """PySpark's own, where Spark gives none."""
+_IDLE_S = 30
+"""How often a process looks whether it has a child. Spark ends children that are idle for a minute."""
 
 
 def is_awaited() -> bool:
@@ -78,6 +85,28 @@ def without_archives(path: list[str], home: str | None) -> list[str]:
     return [entry for entry in path if not entry.startswith(archives)]
 
 
+def is_forked_for_questions() -> bool:
+    """Return whether this process forks children which tell Spark about a source, and run no tasks."""
+    _, option, module, worker = [*sys.orig_argv, "", "", "", ""][:4]
+    return option == "-m" and module == "pyspark.daemon" and worker.startswith("pyspark.sql.worker.")
+
+
+def end_without_children(every_s: float) -> None:
+    """Have this process ask itself to end, as Spark does by SIGTERM, when it has no child: looked at so often. A child
+    is not asked.
+    """
+    import signal
+
+    def look(*_: object) -> None:
+        try:
+            os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+        except ChildProcessError:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    signal.signal(signal.SIGALRM, look)
+    signal.setitimer(signal.ITIMER_REAL, every_s, every_s)  # which a fork does not inherit
+
+
 def run_next(path: list[str]) -> None:
     """Run the `sitecustomize` that Python would have run instead of this one, if there is one."""
     spec = PathFinder.find_spec("sitecustomize", path)
@@ -91,6 +120,8 @@ def main() -> None:
     if is_awaited():
         with suppress(OSError, KeyError, ValueError, struct.error):  # PySpark tries once more, and says what is wrong
             connection = connect()
+    if is_forked_for_questions():
+        end_without_children(_IDLE_S)
     home = os.environ.get("SPARK_HOME")
     path = [entry for entry in sys.path if entry != _HERE]
     sys.path[:] = without_archives(path, home and os.path.abspath(home))  # noqa: PTH100
