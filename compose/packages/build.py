@@ -7,7 +7,8 @@
     SHA256SUMS
 
 Linux alone. Wants a C compiler, and `nfpm` or Go, by which it is built; the packages of Python that it runs are in
-tools.txt. Nothing is signed or uploaded.
+tools.txt. Nothing is signed or uploaded. The same commit gives the same bytes with the same compiler, Pythons and
+tools: all times are that of the commit, or SOURCE_DATE_EPOCH.
 """
 
 from __future__ import annotations
@@ -56,6 +57,8 @@ def main() -> None:
 def build(directory: Path, pythons: Sequence[str], agent_python: str) -> None:
     """Make all files of a release. Raises BuildFailed."""
     directory.mkdir(parents=True, exist_ok=True)
+    os.environ.setdefault("SOURCE_DATE_EPOCH", str(time_of_source()))
+    os.umask(0o022)  # packages have the modes of the files that are packed
     with tempfile.TemporaryDirectory() as folder:
         work = Path(folder)
         nfpm = find_nfpm(work)
@@ -81,6 +84,13 @@ def version_of_source() -> str:
     return match[1]
 
 
+def time_of_source() -> int:
+    """Return the time of the commit, in s since 1970; without git the one that hatchling gives files."""
+    command = ["git", "log", "-1", "--format=%ct"]
+    process = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    return int(process.stdout) if process.returncode == 0 and (ROOT / ".git").exists() else 1_580_601_600
+
+
 def find_python(version: str) -> str | None:
     """Return the command of a Python that is here and runs, as one of several that a manager keeps may not."""
     command = shutil.which(f"python{version}")
@@ -102,7 +112,9 @@ def build_wheel(source: Path, version: str, folder: Path) -> Path:
     print(f"wheel for Python {version} ...", flush=True)
     python = find_python(version)
     assert python is not None
-    _pip("--python", python, "wheel", "--no-deps", "--wheel-dir", str(folder / "built"), str(source))
+    # Without the options of that Python's own build, which name its directories on this machine.
+    linker = {"LDSHARED": f"{os.environ.get('CC', 'gcc')} -shared"}
+    _pip("--python", python, "wheel", "--no-deps", "--wheel-dir", str(folder / "built"), str(source), settings=linker)
     (built,) = (folder / "built").glob("*.whl")
     if built.name.endswith("-none-any.whl"):
         raise BuildFailed("the modules were not compiled: install a C compiler")
@@ -128,6 +140,7 @@ def install_agent(wheel: Path, version: str, root: Path) -> Path:
         *("--constraint", str(ROOT / "constraints.txt"), f"{wheel}[pulsar]"),
     )
     shutil.rmtree(site / "bin")  # commands of libraries; the agent's runs by this build's Python
+    _remove_origin(site)
     (prefix / "bin").mkdir()
     (prefix / "bin/python").symlink_to(f"/usr/bin/python{version}")
     command = prefix / "bin/helenus-agent"
@@ -138,7 +151,19 @@ def install_agent(wheel: Path, version: str, root: Path) -> Path:
     for page in ("LICENSE", "docs/operations.md", "docs/configuration.md"):
         (prefix / "docs").mkdir(exist_ok=True)
         shutil.copy(ROOT / page, prefix / "docs")
+    for path in sorted(root.rglob("*"), reverse=True):  # a directory after what is in it
+        os.utime(path, (int(os.environ["SOURCE_DATE_EPOCH"]),) * 2, follow_symlinks=False)
     return root
+
+
+def _remove_origin(site: Path) -> None:
+    """Remove what pip notes of a package that is no registry's: its path on this machine."""
+    for origin in site.glob("helenus-*.dist-info/direct_url.json"):
+        record = origin.with_name("RECORD")
+        name = str(origin.relative_to(site))
+        lines = [line for line in record.read_text().splitlines(keepends=True) if not line.startswith(name)]
+        record.write_text("".join(lines))
+        origin.unlink()
 
 
 def describe_parts(root: Path, work: Path) -> Path:
@@ -189,8 +214,8 @@ def find_nfpm(work: Path) -> str:
     return str(target)
 
 
-def _pip(*arguments: str) -> None:
-    _run([sys.executable, "-m", "pip", "--disable-pip-version-check", "--quiet", *arguments])
+def _pip(*arguments: str, settings: Mapping[str, str] | None = None) -> None:
+    _run([sys.executable, "-m", "pip", "--disable-pip-version-check", "--quiet", *arguments], settings)
 
 
 def _run(command: Sequence[str], settings: Mapping[str, str] | None = None) -> None:
