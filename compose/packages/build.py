@@ -4,6 +4,7 @@
     helenus-…-manylinux….whl           a compiled wheel for each Python that is here
     helenus-agent_…_amd64.deb, ….rpm   the agent with all that it needs but Python, and its unit
     helenus-agent-….cdx.json           what is in these two, as CycloneDX
+    helenus-….cdx.json                 what a worker's environment has, by the wheel's extras and constraints.txt
     SHA256SUMS
 
 Linux alone. Wants a C compiler, and `nfpm` or Go, by which it is built; the packages of Python that it runs are in
@@ -15,6 +16,7 @@ from __future__ import annotations
 
 import argparse
 import hashlib
+import json
 import os
 import platform
 import re
@@ -28,6 +30,8 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 PYTHONS = ("3.10", "3.11", "3.12", "3.13")
+EXTRAS = "connector,otel,pulsar"
+"""Of a worker's environment, as it is tried and described."""
 PREFIX = "opt/helenus"
 """Where the agent's package is installed, below the root: the unit and the documentation name it."""
 ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
@@ -68,6 +72,7 @@ def build(directory: Path, pythons: Sequence[str], agent_python: str) -> None:
             raise BuildFailed(f"the agent's package needs a wheel for Python {agent_python}, which is not here")
         tree = install_agent(wheels[agent_python], agent_python, work / "root")
         artifacts = [source, *wheels.values(), describe_parts(tree, work)]
+        artifacts.append(describe_environment(wheels[agent_python], agent_python, work))
         artifacts += [pack_agent(nfpm, form, tree, agent_python, work) for form in ("deb", "rpm")]
         for path in artifacts:
             shutil.copy(path, directory / path.name)
@@ -176,6 +181,25 @@ def describe_parts(root: Path, work: Path) -> Path:
     interpreter.write_text(f'#!/bin/sh\nPYTHONPATH={site} exec {sys.executable} -S "$@"\n')
     interpreter.chmod(0o755)
     _run([sys.executable, "-m", "cyclonedx_py", *command, str(interpreter)])
+    return path
+
+
+def describe_environment(wheel: Path, version: str, work: Path) -> Path:
+    """Write what pip installs with a wheel for a worker, with versions and hashes: nothing is installed for it."""
+    python = find_python(version)
+    assert python is not None
+    report, requirements = work / "report.json", work / "requirements.txt"
+    options = ["--dry-run", "--ignore-installed", "--report", str(report)]
+    constraints = ["--constraint", str(ROOT / "constraints.txt")]
+    _pip("--python", python, "install", *options, *constraints, f"{wheel}[{EXTRAS}]")
+    lines = []
+    for package in json.loads(report.read_text())["install"]:
+        name, number = package["metadata"]["name"], package["metadata"]["version"]
+        lines.append(f"{name}=={number} --hash=sha256:{package['download_info']['archive_info']['hashes']['sha256']}\n")
+    requirements.write_text("".join(sorted(lines)))
+    path = work / f"helenus-{version_of_source()}.cdx.json"
+    command = ["requirements", "--output-reproducible", "--output-format", "JSON", "--output-file", str(path)]
+    _run([sys.executable, "-m", "cyclonedx_py", *command, str(requirements)])
     return path
 
 

@@ -19,9 +19,8 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from build import PREFIX, ROOT, BuildFailed, find_python
+from build import EXTRAS, PREFIX, ROOT, BuildFailed, find_python
 
-EXTRAS = "connector,otel,pulsar"
 _COMPILED = "import helenus_agent.commitlog.decoder as decoder; print(decoder.__file__)"
 
 

@@ -94,10 +94,13 @@ def test_list_of_parts_names_what_is_packed(release: Path, tmp_path: Path) -> No
     subprocess.run(["dpkg-deb", "-x", str(package), str(tmp_path)], check=True)
     (site,) = tmp_path.glob("opt/helenus/lib/*/site-packages")
     packed = {path.name.split("-")[0].replace("_", "-").lower() for path in site.glob("*.dist-info")}
-    (parts,) = release.glob("*.cdx.json")
+    (parts,) = release.glob("helenus-agent-*.cdx.json")
     listed = {part["name"].replace("_", "-").lower() for part in json.loads(parts.read_text())["components"]}
     assert packed == listed
     assert {"helenus", "confluent-kafka", "pulsar-client"} <= listed
+    (of_worker,) = set(release.glob("*.cdx.json")) - {parts}
+    listed = {part["name"].lower() for part in json.loads(of_worker.read_text())["components"]}
+    assert {"helenus", "pyspark", "confluent-kafka", "fastavro", "pulsar-client", "opentelemetry-sdk"} <= listed
 
 
 def test_agent_is_installed_upgraded_and_removed(release: Path, system: Path) -> None:
