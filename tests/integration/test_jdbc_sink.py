@@ -318,10 +318,12 @@ def test_rows_that_helenus_flattens(pipeline: Pipeline, session: Any, database: 
     is_equal([*columns, "home_z", "note"])
 
 
-@pytest.mark.parametrize("table", [pytest.param(BARE, marks=pytest.mark.long), ENVELOPED])
+@pytest.mark.parametrize("table", [BARE, pytest.param(ENVELOPED, marks=pytest.mark.long)])
 def test_a_sink_without_a_filter_for_markers(table: str, pipeline: Pipeline, session: Any, database: Any) -> None:
-    """With state: a partition delete, range deletes, TRUNCATE and TTLs reach PostgreSQL as deletes of rows."""
-    is_mirrored(table, pipeline, session, database)
+    """With state: a partition delete, range deletes, TRUNCATE and TTLs reach PostgreSQL as deletes of rows. In
+    Debezium's envelope through new and dropped columns and a restart, too.
+    """
+    is_mirrored(table, pipeline, session, database, with_changes=table == ENVELOPED)
 
 
 @pytest.mark.long  # the state alone is another
@@ -330,7 +332,7 @@ def test_a_sink_of_rows_that_are_kept(pipeline: Pipeline, session: Any, database
         is_mirrored(MERGED, pipeline, session, database)
 
 
-def is_mirrored(table: str, pipeline: Pipeline, session: Any, database: Any) -> None:
+def is_mirrored(table: str, pipeline: Pipeline, session: Any, database: Any, with_changes: bool = False) -> None:
     name = table.partition(".")[2]
     database.execute(f"CREATE TABLE {name} (k integer, c integer, v text, PRIMARY KEY (k, c))")
     plain = {key: value for key, value in sink(pipeline.status).items() if not key.startswith(("transforms", "pred"))}
@@ -353,10 +355,11 @@ def is_mirrored(table: str, pipeline: Pipeline, session: Any, database: Any) -> 
             ttl = " USING TTL 4" if c == 5 else ""
             session.execute(f"INSERT INTO {table} (k, c, v) VALUES ({k}, {c}, 'v{k}{c}'){ttl}")
     mirrored(20)
-    session.execute(f"ALTER TABLE {table} ADD note text")
-    session.execute(f"INSERT INTO {table} (k, c, v, note) VALUES (0, 0, 'new', 'ü')")
-    mirrored(20)
-    restart(pipeline.status, name)
+    if with_changes:
+        session.execute(f"ALTER TABLE {table} ADD note text")
+        session.execute(f"INSERT INTO {table} (k, c, v, note) VALUES (0, 0, 'new', 'ü')")
+        mirrored(20)
+        restart(pipeline.status, name)
     for cql in ("WHERE k = 1", "WHERE k = 2 AND c > 1 AND c <= 3", "WHERE k = 3 AND c >= 4"):
         session.execute(f"DELETE FROM {table} {cql}")
     session.execute(f"INSERT INTO {table} (k, c, v) VALUES (1, 2, 'again')")
@@ -364,6 +367,8 @@ def is_mirrored(table: str, pipeline: Pipeline, session: Any, database: Any) -> 
     session.execute(f"TRUNCATE {table}")
     session.execute(f"INSERT INTO {table} (k, c, v) VALUES (7, 7, 'after')")
     mirrored(1)
+    if not with_changes:
+        return
     session.execute(f"ALTER TABLE {table} DROP v")  # the column stays, null in rows that change
     session.execute(f"INSERT INTO {table} (k, c, note) VALUES (8, 8, 'later')")
 
