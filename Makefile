@@ -32,6 +32,10 @@ wheel: $(READY) ## Make dist/helenus-….whl, for your own machines
 packages: build/packages-venv/.ready ## Make wheels for each Python here, .deb, .rpm and a list of parts in dist/ (needs Go or nfpm)
 	@build/packages-venv/bin/python compose/packages/build.py dist
 
+.PHONY: release
+release: build/packages-venv/.ready ## Build and try all files of a release, VERSION=0.2.0; with COMMIT=1 commit its version, and say what to tag
+	@build/packages-venv/bin/python compose/packages/release.py $(if $(COMMIT),--commit) $(VERSION)
+
 build/packages-venv/.ready: compose/packages/tools.txt
 	@$(PYTHON) -m venv --clear build/packages-venv
 	@build/packages-venv/bin/pip install --quiet --disable-pip-version-check --requirement compose/packages/tools.txt

@@ -4,16 +4,19 @@
     helenus-…-manylinux….whl           a compiled wheel for each Python that is here
     helenus-agent_…_amd64.deb, ….rpm   the agent with all that it needs but Python, and its unit
     helenus-agent-….cdx.json           what is in these two, as CycloneDX
+    helenus-….cdx.json                 what a worker's environment has, by the wheel's extras and constraints.txt
     SHA256SUMS
 
 Linux alone. Wants a C compiler, and `nfpm` or Go, by which it is built; the packages of Python that it runs are in
-tools.txt. Nothing is signed or uploaded.
+tools.txt. Nothing is signed or uploaded. The same commit gives the same bytes with the same compiler, Pythons and
+tools: all times are that of the commit, or SOURCE_DATE_EPOCH.
 """
 
 from __future__ import annotations
 
 import argparse
 import hashlib
+import json
 import os
 import platform
 import re
@@ -27,6 +30,8 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 PYTHONS = ("3.10", "3.11", "3.12", "3.13")
+EXTRAS = "connector,otel,pulsar"
+"""Of a worker's environment, as it is tried and described."""
 PREFIX = "opt/helenus"
 """Where the agent's package is installed, below the root: the unit and the documentation name it."""
 ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
@@ -56,6 +61,8 @@ def main() -> None:
 def build(directory: Path, pythons: Sequence[str], agent_python: str) -> None:
     """Make all files of a release. Raises BuildFailed."""
     directory.mkdir(parents=True, exist_ok=True)
+    os.environ.setdefault("SOURCE_DATE_EPOCH", str(time_of_source()))
+    os.umask(0o022)  # packages have the modes of the files that are packed
     with tempfile.TemporaryDirectory() as folder:
         work = Path(folder)
         nfpm = find_nfpm(work)
@@ -65,6 +72,7 @@ def build(directory: Path, pythons: Sequence[str], agent_python: str) -> None:
             raise BuildFailed(f"the agent's package needs a wheel for Python {agent_python}, which is not here")
         tree = install_agent(wheels[agent_python], agent_python, work / "root")
         artifacts = [source, *wheels.values(), describe_parts(tree, work)]
+        artifacts.append(describe_environment(wheels[agent_python], agent_python, work))
         artifacts += [pack_agent(nfpm, form, tree, agent_python, work) for form in ("deb", "rpm")]
         for path in artifacts:
             shutil.copy(path, directory / path.name)
@@ -79,6 +87,13 @@ def version_of_source() -> str:
     match = re.search(r'__version__ = "(.+)"', (ROOT / "schemas/helenus_schemas/__init__.py").read_text())
     assert match is not None
     return match[1]
+
+
+def time_of_source() -> int:
+    """Return the time of the commit, in s since 1970; without git the one that hatchling gives files."""
+    command = ["git", "log", "-1", "--format=%ct"]
+    process = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    return int(process.stdout) if process.returncode == 0 and (ROOT / ".git").exists() else 1_580_601_600
 
 
 def find_python(version: str) -> str | None:
@@ -102,7 +117,9 @@ def build_wheel(source: Path, version: str, folder: Path) -> Path:
     print(f"wheel for Python {version} ...", flush=True)
     python = find_python(version)
     assert python is not None
-    _pip("--python", python, "wheel", "--no-deps", "--wheel-dir", str(folder / "built"), str(source))
+    # Without the options of that Python's own build, which name its directories on this machine.
+    linker = {"LDSHARED": f"{os.environ.get('CC', 'gcc')} -shared"}
+    _pip("--python", python, "wheel", "--no-deps", "--wheel-dir", str(folder / "built"), str(source), settings=linker)
     (built,) = (folder / "built").glob("*.whl")
     if built.name.endswith("-none-any.whl"):
         raise BuildFailed("the modules were not compiled: install a C compiler")
@@ -128,6 +145,7 @@ def install_agent(wheel: Path, version: str, root: Path) -> Path:
         *("--constraint", str(ROOT / "constraints.txt"), f"{wheel}[pulsar]"),
     )
     shutil.rmtree(site / "bin")  # commands of libraries; the agent's runs by this build's Python
+    _remove_origin(site)
     (prefix / "bin").mkdir()
     (prefix / "bin/python").symlink_to(f"/usr/bin/python{version}")
     command = prefix / "bin/helenus-agent"
@@ -138,7 +156,19 @@ def install_agent(wheel: Path, version: str, root: Path) -> Path:
     for page in ("LICENSE", "docs/operations.md", "docs/configuration.md"):
         (prefix / "docs").mkdir(exist_ok=True)
         shutil.copy(ROOT / page, prefix / "docs")
+    for path in sorted(root.rglob("*"), reverse=True):  # a directory after what is in it
+        os.utime(path, (int(os.environ["SOURCE_DATE_EPOCH"]),) * 2, follow_symlinks=False)
     return root
+
+
+def _remove_origin(site: Path) -> None:
+    """Remove what pip notes of a package that is no registry's: its path on this machine."""
+    for origin in site.glob("helenus-*.dist-info/direct_url.json"):
+        record = origin.with_name("RECORD")
+        name = str(origin.relative_to(site))
+        lines = [line for line in record.read_text().splitlines(keepends=True) if not line.startswith(name)]
+        record.write_text("".join(lines))
+        origin.unlink()
 
 
 def describe_parts(root: Path, work: Path) -> Path:
@@ -151,6 +181,25 @@ def describe_parts(root: Path, work: Path) -> Path:
     interpreter.write_text(f'#!/bin/sh\nPYTHONPATH={site} exec {sys.executable} -S "$@"\n')
     interpreter.chmod(0o755)
     _run([sys.executable, "-m", "cyclonedx_py", *command, str(interpreter)])
+    return path
+
+
+def describe_environment(wheel: Path, version: str, work: Path) -> Path:
+    """Write what pip installs with a wheel for a worker, with versions and hashes: nothing is installed for it."""
+    python = find_python(version)
+    assert python is not None
+    report, requirements = work / "report.json", work / "requirements.txt"
+    options = ["--dry-run", "--ignore-installed", "--report", str(report)]
+    constraints = ["--constraint", str(ROOT / "constraints.txt")]
+    _pip("--python", python, "install", *options, *constraints, f"{wheel}[{EXTRAS}]")
+    lines = []
+    for package in json.loads(report.read_text())["install"]:
+        name, number = package["metadata"]["name"], package["metadata"]["version"]
+        lines.append(f"{name}=={number} --hash=sha256:{package['download_info']['archive_info']['hashes']['sha256']}\n")
+    requirements.write_text("".join(sorted(lines)))
+    path = work / f"helenus-{version_of_source()}.cdx.json"
+    command = ["requirements", "--output-reproducible", "--output-format", "JSON", "--output-file", str(path)]
+    _run([sys.executable, "-m", "cyclonedx_py", *command, str(requirements)])
     return path
 
 
@@ -189,8 +238,8 @@ def find_nfpm(work: Path) -> str:
     return str(target)
 
 
-def _pip(*arguments: str) -> None:
-    _run([sys.executable, "-m", "pip", "--disable-pip-version-check", "--quiet", *arguments])
+def _pip(*arguments: str, settings: Mapping[str, str] | None = None) -> None:
+    _run([sys.executable, "-m", "pip", "--disable-pip-version-check", "--quiet", *arguments], settings)
 
 
 def _run(command: Sequence[str], settings: Mapping[str, str] | None = None) -> None:

@@ -28,8 +28,10 @@ from registry import Registry
 from settings import Notes, Settings, parse_settings, without_login
 from topic import Topic
 
-PARTITION, OFFSET = "_partition", "_offset"
+PARTITION, OFFSET = "_topic_partition", "_offset"
 """Columns of every row: where its record is. A TRUNCATE takes the rows of one topic partition at a time."""
+FORMER_PARTITION = "_partition"
+"""The first of them in tables of earlier recipes. Spark's MERGE takes no table of Iceberg's that has it."""
 _NO_PARTITION = -1
 notes = Notes()
 
@@ -46,7 +48,7 @@ class Change:
     rows: pa.Table
     """Rows to insert or replace, with all columns of the schema."""
     deleted: pa.Table
-    """Keys of rows to delete, each once, none of them among the rows, with `_partition` and `_offset` of the delete."""
+    """Keys of rows to delete, each once, none of them among the rows, with the place of the delete."""
     offsets: dict[int, int]
     """By topic partition the offset to go on with, of those that have been read since the start."""
 
@@ -64,7 +66,7 @@ class Target(Protocol):
         """Return the table's columns, and None if there is no table yet."""
 
     def read_keys(self, key: pa.Schema, partitions: pa.Table | None, topic_partition: int) -> pa.Table:
-        """Return the keys of all rows with these partition keys, and maybe of others; or those with a `_partition`."""
+        """Return the keys of all rows with these partition keys, and maybe of others; or those of a topic partition."""
 
     def store(self, change: Change) -> None:
         """Store a change and its offsets, as a whole or not at all if the store can."""
@@ -167,12 +169,13 @@ class Batch:
 
     def for_table(self, target: Target) -> Change:
         """Make a change of the records: for the table as it is, with the keys in it that the markers took."""
-        own = [(PARTITION, pa.int32()), (OFFSET, pa.int64())]
+        stored = target.read_schema()
+        partition = partition_column(stored)
+        own = [(partition, pa.int32()), (OFFSET, pa.int64())]
         columns = {**self.value.types, **self.key.types}  # a table of key columns alone repeats them in its value
-        if reserved := {name.lower() for name in columns} & {PARTITION, OFFSET}:
+        if reserved := {name.lower() for name in columns} & {partition, OFFSET}:
             raise Failure(f"the table has a column {reserved.pop()}, as the recipe has: rename it in batches.py")
         names = [*self.key.types, *(name for name in columns if name not in self.key.types)]
-        stored = target.read_schema()
         schema = merge_schemas(stored, pa.schema([*((name, columns[name]) for name in names), *own]))
         records = [
             record
@@ -181,11 +184,15 @@ class Batch:
             for record in keys.values()
             if self._fits(record, schema, target.limits)
         ]
-        rows = [{**r.value, **r.key, PARTITION: r.partition, OFFSET: r.offset} for r in records if r.value is not None]
-        deleted = [{**r.key, PARTITION: r.partition, OFFSET: r.offset} for r in records if r.value is None]
+        rows = [{**r.value, **r.key, partition: r.partition, OFFSET: r.offset} for r in records if r.value is not None]
+        deleted = [{**r.key, partition: r.partition, OFFSET: r.offset} for r in records if r.value is None]
         if stored is not None and self.wipes:
             present = {_identity(record.key) for record in records}
-            deleted += [key for identity, key in self._wiped_keys(target).items() if identity not in present]
+            deleted += [
+                {**key, partition: wipe.partition, OFFSET: wipe.offset}
+                for identity, (key, wipe) in self._wiped_keys(target).items()
+                if identity not in present
+            ]
         key_schema = pa.schema([*((name, schema.field(name).type) for name in self.key.types), *own])
         return Change(
             schema,
@@ -254,16 +261,16 @@ class Batch:
                 keys[name].value = None
         self.wipes.append(wipe)
 
-    def _wiped_keys(self, target: Target) -> dict[str, Row]:
-        """Keys in the table that markers took, by their identity, each with the place of the last marker that did.
+    def _wiped_keys(self, target: Target) -> dict[str, tuple[Row, _Wipe]]:
+        """Keys in the table that markers took, by their identity, each with the last marker that did.
 
         Rows that came after a marker are among the records.
         """
-        wiped: dict[str, Row] = {}
+        wiped: dict[str, tuple[Row, _Wipe]] = {}
         for key, wipe in self._matches(target):
             identity = _identity(key, self.key.types)
-            if identity not in wiped or wiped[identity][OFFSET] < wipe.offset:
-                wiped[identity] = {**key, PARTITION: wipe.partition, OFFSET: wipe.offset}
+            if identity not in wiped or wiped[identity][1].offset < wipe.offset:
+                wiped[identity] = key, wipe
         return wiped
 
     def _matches(self, target: Target) -> Iterator[tuple[Row, _Wipe]]:
@@ -295,6 +302,12 @@ class Batch:
             warning = "a range delete whose order is not certain: rows stay that it may have deleted. With state=keys"
             notes.say(f"{warning} each of them would have a null record", kind="range")
         return bool(answer)
+
+
+def partition_column(stored: pa.Schema | None) -> str:
+    """Return the name of the column for the topic partition: of a table that is there, the one that it has."""
+    is_former = stored is not None and FORMER_PARTITION in stored.names and PARTITION not in stored.names
+    return FORMER_PARTITION if is_former else PARTITION
 
 
 def first_values(partitions: pa.Table) -> tuple[str, pa.Array] | None:

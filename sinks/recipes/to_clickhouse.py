@@ -16,7 +16,7 @@ from typing import Protocol
 
 import pyarrow as pa
 import pyarrow.ipc as ipc
-from batches import OFFSET, PARTITION, Change, run
+from batches import OFFSET, Change, partition_column, run
 from records import Limits, has_grown, widen
 from settings import Settings
 
@@ -141,10 +141,12 @@ class ClickHouse:
 
     def read_offsets(self, partitions: list[int]) -> dict[int, int]:
         """The offsets are those of the rows. The last record comes again: its insert may have been cut off."""
-        if self.read_schema() is None:
+        schema = self.read_schema()
+        if schema is None:
             return {}
-        columns = f"{PARTITION} AS partition, max({OFFSET}) AS last"
-        rows = self._engine.read(f"SELECT {columns} FROM {self._table} GROUP BY {PARTITION}").to_pylist()
+        name = partition_column(schema)
+        columns = f"{name} AS partition, max({OFFSET}) AS last"
+        rows = self._engine.read(f"SELECT {columns} FROM {self._table} GROUP BY {name}").to_pylist()
         return {row["partition"]: row["last"] for row in rows}
 
     def read_schema(self) -> pa.Schema | None:
@@ -156,7 +158,8 @@ class ClickHouse:
     def read_keys(self, key: pa.Schema, partitions: pa.Table | None, topic_partition: int) -> pa.Table:
         rows = f"SELECT {', '.join(map(quote, key.names))} FROM {self._table} FINAL"
         if partitions is None:
-            return self._engine.read(f"{rows} WHERE {PARTITION} = {topic_partition:d}").cast(key)
+            partition = partition_column(self.read_schema())
+            return self._engine.read(f"{rows} WHERE {partition} = {topic_partition:d}").cast(key)
         columns = [f"{quote(field.name)} {column_type(field.type, nullable=False)}" for field in partitions.schema]
         names = ", ".join(map(quote, partitions.column_names))
         self._engine.command(f"CREATE TEMPORARY TABLE recipe_partitions ({', '.join(columns)})")
@@ -181,7 +184,7 @@ class ClickHouse:
         stored = {field.name: field.type for field in self.read_schema() or ()}
         types = {field.name: column_type(field.type, field.name not in change.key) for field in change.schema}
         if not stored:
-            types |= {PARTITION: "Int32", OFFSET: "Int64", DELETED: "UInt8"}
+            types |= {partition_column(change.schema): "Int32", OFFSET: "Int64", DELETED: "UInt8"}
             columns = ", ".join(f"{quote(name)} {kind}" for name, kind in types.items())
             engine = f"ReplacingMergeTree({OFFSET}, {DELETED}) ORDER BY ({', '.join(map(quote, change.key))})"
             settings = "allow_nullable_key = 1"  # fields of a type in the key may be null

@@ -7,7 +7,7 @@ batch is one commit, with the offsets as its application's transactions. Needs d
 from __future__ import annotations
 
 import pyarrow as pa
-from batches import PARTITION, Change, first_values, run
+from batches import Change, first_values, partition_column, run
 from deltalake import CommitProperties, DeltaTable, QueryBuilder, Transaction, write_deltalake
 from deltalake.exceptions import DeltaError
 from records import FOUR_DIGIT_YEARS, has_grown, widen
@@ -44,7 +44,8 @@ class Delta:
         return None if self._table is None else pa.schema(self._table.schema().to_arrow())
 
     def read_keys(self, key: pa.Schema, partitions: pa.Table | None, topic_partition: int) -> pa.Table:
-        condition = f"WHERE {PARTITION} = {topic_partition:d}" if partitions is None else ""
+        partition = partition_column(self.read_schema())
+        condition = f"WHERE {partition} = {topic_partition:d}" if partitions is None else ""
         if partitions is not None and (values := first_values(partitions)):
             literals = ", ".join(map(literal, values[1].to_pylist()))
             condition = f"WHERE {quote(values[0])} IN ({literals})"

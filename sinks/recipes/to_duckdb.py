@@ -10,7 +10,7 @@ from typing import Any
 
 import duckdb
 import pyarrow as pa
-from batches import PARTITION, Change, run
+from batches import Change, partition_column, run
 from records import MICROSECONDS, Failure
 from settings import Settings
 
@@ -59,7 +59,8 @@ class DuckDb:
     def read_keys(self, key: pa.Schema, partitions: pa.Table | None, topic_partition: int) -> pa.Table:
         names = ", ".join(map(quote, key.names))
         if partitions is None:
-            return self._read(f"SELECT {names} FROM {self._table} WHERE {PARTITION} = {topic_partition:d}")
+            partition = partition_column(self.read_schema())
+            return self._read(f"SELECT {names} FROM {self._table} WHERE {partition} = {topic_partition:d}")
         self._db.register("partitions", partitions)
         columns = ", ".join(map(quote, partitions.column_names))
         return self._read(f"SELECT {names} FROM {self._table} SEMI JOIN partitions USING ({columns})")

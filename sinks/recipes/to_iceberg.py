@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 
 import pyarrow as pa
-from batches import PARTITION, Change, first_values, key_texts, run
+from batches import FORMER_PARTITION, PARTITION, Change, first_values, key_texts, partition_column, run
 from pyiceberg.catalog import load_catalog
 from pyiceberg.exceptions import CommitFailedException, NoSuchTableError, RESTError
 from pyiceberg.expressions import AlwaysTrue, BooleanExpression, EqualTo, In
@@ -34,6 +34,9 @@ class Iceberg:
             self._table: Table | None = self._catalog.load_table(self._name)
         except NoSuchTableError:
             self._table = None
+        if self._table and partition_column(self.read_schema()) == FORMER_PARTITION:
+            with self._table.update_schema() as update:  # so that Spark can MERGE, too; no file is written anew
+                update.rename_column(FORMER_PARTITION, PARTITION)
 
     def __enter__(self) -> Iceberg:
         return self

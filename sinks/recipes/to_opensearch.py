@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
 import pyarrow as pa
-from batches import OFFSET, PARTITION, Change, run
+from batches import OFFSET, Change, partition_column, run
 from opensearch_json import from_json, make_encoder, make_identifier, mapping_of, merge_properties
 from opensearchpy import ConnectionError as Unreachable
 from opensearchpy import NotFoundError, OpenSearch, OpenSearchException, RequestError, SSLError, TransportError
@@ -82,7 +82,7 @@ class Index:
     def read_keys(self, key: pa.Schema, partitions: pa.Table | None, topic_partition: int) -> pa.Table:
         """Search for them, after a refresh: without it the last batches' documents may not be found."""
         if partitions is None:
-            query: Row = {"term": {PARTITION: topic_partition}}
+            query: Row = {"term": {partition_column(self.read_schema()): topic_partition}}
         else:
             identify = make_identifier([(field.name, field.type) for field in partitions.schema])
             query = {"terms": {PARTITION_KEY: [identify(row) for row in to_rows(partitions)]}}

@@ -22,7 +22,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.dataset as ds
 import pyarrow.parquet as pq
-from batches import PARTITION, Change, first_values, run
+from batches import Change, first_values, partition_column, run
 from pyarrow import fs
 from records import MICROSECONDS, Failure, widen
 from settings import Settings
@@ -67,7 +67,7 @@ class Parquet:
 
     def read_keys(self, key: pa.Schema, partitions: pa.Table | None, topic_partition: int) -> pa.Table:
         schema = self._newest_schema()
-        condition = ds.field(PARTITION) == topic_partition if partitions is None else None
+        condition = ds.field(partition_column(schema)) == topic_partition if partitions is None else None
         if partitions is not None and (values := first_values(partitions)):
             condition = ds.field(values[0]).isin(values[1])
         table = ds.dataset(self._files, schema=schema, filesystem=self._files_of)

@@ -23,7 +23,10 @@ from registry import Registry
 from settings import parse_settings
 from to_spark import read_changes, run
 
-PARTITION = "_topic_partition"  # `_partition` is a column of Iceberg's own
+PARTITION, FORMER_PARTITION = "_topic_partition", "_partition"
+"""The column for the topic partition, and its name in tables that to_delta.py and to_iceberg.py made earlier: in Spark
+that is a column of Iceberg's own.
+"""
 PROPERTIES = {
     "format-version": "2",
     "write.delete.mode": "merge-on-read",
@@ -57,6 +60,19 @@ def read_table(spark: SparkSession, table: str) -> DataFrame | None:
         return None
 
 
+def partition_column(spark: SparkSession, table: str, table_format: str) -> str:
+    """Give the name of the table's column for the topic partition. In Iceberg's the former one is renamed: no MERGE
+    takes a table with it.
+    """
+    stored = read_table(spark, table)
+    if stored is None or PARTITION in stored.columns or FORMER_PARTITION not in stored.columns:
+        return PARTITION
+    if table_format == "delta":
+        return FORMER_PARTITION
+    spark.sql(f"ALTER TABLE {table} RENAME COLUMN {FORMER_PARTITION} TO {PARTITION}")
+    return PARTITION
+
+
 def make_table(changes: DataFrame, table: str, table_format: str) -> None:
     """Make the table, or give it the columns and the fields of types that it lacks."""
     spark, needed = changes.sparkSession, changes.drop("_deleted").schema
@@ -73,17 +89,18 @@ def make_table(changes: DataFrame, table: str, table_format: str) -> None:
 def store(registry: Registry, topic: str, table: str, table_format: str, batch: DataFrame, _number: int) -> None:
     """Merge a batch, with the keys that its markers took. Rows that are newer than a change stay."""
     spark = batch.sparkSession
+    partition = partition_column(spark, table, table_format)
 
     def stored(key: list[str]) -> DataFrame | None:
         rows = read_table(spark, table)
-        return None if rows is None else rows.select(*key, f.col(PARTITION).alias("_partition"))
+        return None if rows is None else rows.select(*key, f.col(partition).alias("_partition"))
 
     batch.persist()
     if count := batch.count():
         key = list(read_columns(registry.get_newest(f"{topic}-key")).types)
         newest = Window.partitionBy(*key).orderBy(f.desc("_offset"))
         changes = read_changes(registry, topic, batch, stored).withColumn("_n", f.row_number().over(newest))
-        changes = changes.where("_n = 1").drop("_n").withColumnRenamed("_partition", PARTITION)
+        changes = changes.where("_n = 1").drop("_n").withColumnRenamed("_partition", partition)
         changes = changes.localCheckpoint()  # as they read the table, which the MERGE changes
         make_table(changes, table, table_format)
         for field in spark.table(table).schema:

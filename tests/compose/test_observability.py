@@ -1,4 +1,4 @@
-"""Alerts and dashboard: they ask for metrics that there are, and Prometheus takes them."""
+"""Alerts and dashboard: they ask for metrics that there are, and Prometheus and Grafana's schemas take them."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import jsonschema
 import pytest
 import yaml
 from compose.prometheus import program
@@ -120,6 +121,34 @@ def test_panels_of_the_dashboard_do_not_overlap() -> None:
         assert not cells & occupied
         assert max(x for x, _ in cells) < 24
         occupied |= cells
+
+
+def grafana_schema(name: str, definition: str) -> jsonschema.Draft7Validator:
+    """Return the schema of what Grafana reads, which refuses names that it does not know. It has defaults for most."""
+    schema = json.loads((Path(__file__).parent / "grafana" / f"{name}.json").read_text())
+    if name != "dashboard":
+        for part in schema["definitions"].values():
+            part.pop("required", None)
+    return jsonschema.Draft7Validator({**schema, "$ref": f"#/definitions/{definition}"})
+
+
+def test_dashboard_is_of_grafanas_schemas() -> None:
+    content = dashboard()
+    for variable in content["templating"]["list"]:
+        # Grafana saves an object of texts; the schema is generated, and takes texts or objects of objects.
+        assert set(variable["query"]) == {"query", "refId"}
+        variable["query"] = variable["query"]["query"]
+    grafana_schema("dashboard", "Dashboard").validate(content)
+    for panel in content["panels"]:
+        grafana_schema(panel["type"], "Options").validate(panel.get("options", {}))
+        custom = panel["fieldConfig"]["defaults"].get("custom", {})
+        assert panel["type"] == "timeseries" or not custom
+        grafana_schema("timeseries", "GraphFieldConfig").validate(custom)
+        for target in panel["targets"]:
+            grafana_schema("prometheus", "Dataquery").validate(target)
+    content["panels"][0]["gridPos"]["x"] = "left"
+    with pytest.raises(jsonschema.ValidationError):
+        grafana_schema("dashboard", "Dashboard").validate(content)
 
 
 @pytest.mark.parametrize(

@@ -30,7 +30,7 @@ from helenus_connector.query.event_packs import PartitionNote, unpack_events
 from helenus_connector.state.rows._change_pack import pack_changes, unpack_changes
 from helenus_connector.state.rows._operator import MergeRules, PlaceResult, RowsOperator, in_turn
 from helenus_connector.state.rows.query import RowsQuery
-from helenus_schemas.errors import HelenusError, Kind
+from helenus_schemas.errors import HelenusError, Kind, error_in
 from helenus_schemas.event.change import Bound, Origin, Scope
 from helenus_schemas.event.wire import request
 
@@ -120,6 +120,19 @@ def merged(
     ended = pickle.loads(rows["ended"].dropna().iloc[0])
     assert isinstance(ended, PlaceResult)
     return changes, ended
+
+
+def test_a_state_of_a_later_version_stops_its_table(monkeypatch: pytest.MonkeyPatch) -> None:
+    frames, state = [read(monkeypatch, {0: events(insert(1, 1, v=1))}, places=(40,))], MapState()
+    merged(frames, state)
+    state.rows = {name: (b"\x09" + value[1:],) for name, (value,) in state.rows.items()}
+    with pytest.raises(HelenusError, match=r"of version 9 in the state, where \d is known: a later Helenus") as refused:
+        merged(frames, state)
+    error = error_in(
+        f"helenus_schemas.errors.HelenusError: {refused.value}\n"
+    )  # as the driver finds it in what Spark says
+    assert error is not None
+    assert (error.kind, "restore the copy of checkpoint.dir" in str(error)) == (Kind.STATE, True)
 
 
 def test_events_of_a_place_come_in_their_order_and_are_merged(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -99,7 +99,7 @@ def rows_of(node: OpenSearchNode, index: str) -> pa.Table:
     ((_, answer),) = node.ask("GET", f"{index}/_mapping").items()
     columns = b64decode(answer["mappings"]["_meta"]["recipe"]["columns"])
     schema = pa.schema(
-        [f for f in pa.ipc.read_schema(pa.py_buffer(columns)) if f.name not in ("_partition", "_offset")]
+        [f for f in pa.ipc.read_schema(pa.py_buffer(columns)) if f.name not in ("_topic_partition", "_offset")]
     )
     documents = node.documents(index)
     return pa.Table.from_pylist([{f.name: _value(d.get(f.name), f.type) for f in schema} for d in documents], schema)

@@ -37,7 +37,7 @@ from helenus_schemas.cql.table import Column, Table
 from helenus_schemas.event.change import Bound
 
 TOPIC = "data-ks.t"
-OWN = ("_partition", "_offset", "_deleted")
+OWN = ("_topic_partition", "_partition", "_offset", "_deleted")
 Row = dict[str, Any]
 
 

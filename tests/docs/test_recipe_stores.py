@@ -7,6 +7,7 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
+import batches
 import pytest
 from cassandra.util import Date
 from docs.recipe_stores import STORES, Message, Publisher, Row, Store, bound, clickhouse_over_http, left_out
@@ -255,6 +256,37 @@ def publish(publisher: Publisher, rows: dict[tuple[int, int, int], int], operati
             publisher.marker(partition, [*raw(first), None, None], bounds)
             for key in [key for key in rows if key[0] == first and (bounds is None or is_within(key[1:], *more))]:
                 del rows[key]
+
+
+@stores
+def test_a_table_of_an_earlier_recipe_goes_on(store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its column for the topic partition had a name that Spark keeps for Iceberg's own: that one is renamed."""
+    publisher = Publisher()
+    publisher.become([*KEY, Column("v", INT)])
+
+    def add(partition: int, *values: int) -> None:
+        publisher.row(partition, [cql_bytes(INT, n) for n in values[:2]], [cql_bytes(INT, values[2])])
+
+    def run(begin: int) -> list[str]:
+        with store.open(tmp_path) as target:
+            messages = [message for part in publisher.topic for message in part[begin:]]
+            target.store(publisher.batch(messages).for_table(target))
+            return [name for name in target.read_schema().names if name.startswith("_topic") or name == "_partition"]
+
+    for number in range(3):
+        add(number % 2, number, 0, 1)
+    with monkeypatch.context() as patch:
+        patch.setattr(batches, "PARTITION", batches.FORMER_PARTITION)
+        assert run(0) == ["_partition"]
+    begin = len(publisher.topic[0])
+    add(0, 0, 1, 2)
+    add(1, 1, 1, 2)
+    assert run(1) == ["_topic_partition" if store is STORES["iceberg"] else "_partition"]
+    publisher.truncation(0)
+    add(0, 2, 2, 3)
+    run(begin)
+    rows = sorted(tuple(row.values()) for row in store.rows(tmp_path, ["k", "c"]))
+    assert rows == [(1, 0, 1), (1, 1, 2), (2, 2, 3)]
 
 
 sizes = st.lists(st.tuples(*[st.integers(0, 20)] * 2), max_size=3)  # of batches: how many records of each partition

@@ -42,8 +42,10 @@ KEY = ["p", "q", "c", "d"]
 JSON = "org.apache.kafka.connect.json.JsonConverter"
 ENVELOPES = {"sink.as_avro": {}, "sink.as_json": {f"{part}.converter": JSON for part in ("key", "value")}}
 """Tables whose records are in Debezium's envelope, and the converters of both ends."""
-BARE, MERGED = "sink.bare", "sink.merged"
-"""Tables that are followed by a sink without any filter, through deletes that name no row: with state=keys and rows."""
+BARE, ENVELOPED, MERGED = "sink.bare", "sink.enveloped", "sink.merged"
+"""Tables that are followed by a sink without any filter, through deletes that name no row: with state=keys, as rows and
+in Debezium's envelope, and with state=rows.
+"""
 NESTED = "sink.nested"
 FLATTEN = {
     "transforms": "flat",
@@ -78,7 +80,7 @@ def pipeline(sinks: Status, session: Any, lasting: Lasting) -> Iterator[Pipeline
         " de decimal, vi varint, ts timestamp, da date, u uuid, PRIMARY KEY ((p, q), c, d))"
         " WITH CLUSTERING ORDER BY (c DESC, d ASC) AND cdc = true"
     )
-    for table in (BARE, MERGED):
+    for table in (BARE, ENVELOPED, MERGED):
         session.execute(f"CREATE TABLE {table} (k int, c int, v text, PRIMARY KEY (k, c)) WITH cdc = true")
     for cql in SCHEMA:
         session.execute(cql)
@@ -94,7 +96,8 @@ def pipeline(sinks: Status, session: Any, lasting: Lasting) -> Iterator[Pipeline
         " PRIMARY KEY (k, c)) WITH cdc = true"
     )
     envelopes = {table: {"output.format": "debezium", **more} for table, more in ENVELOPES.items()}
-    others = {BARE: {"state": "keys", "markers": "false"}, NESTED: FLATTEN}
+    keyed = {"state": "keys", "markers": "false"}
+    others = {BARE: keyed, ENVELOPED: {**keyed, "output.format": "debezium"}, NESTED: FLATTEN}
     with lasting("kafka").connected({**dict.fromkeys((TABLE, SHOP), numbers), **envelopes, **others}) as pipeline:
         yield pipeline
 
@@ -315,9 +318,12 @@ def test_rows_that_helenus_flattens(pipeline: Pipeline, session: Any, database: 
     is_equal([*columns, "home_z", "note"])
 
 
-def test_a_sink_without_a_filter_for_markers(pipeline: Pipeline, session: Any, database: Any) -> None:
-    """With state: a partition delete, range deletes, TRUNCATE and TTLs reach PostgreSQL as deletes of rows."""
-    is_mirrored(BARE, pipeline, session, database)
+@pytest.mark.parametrize("table", [BARE, pytest.param(ENVELOPED, marks=pytest.mark.long)])
+def test_a_sink_without_a_filter_for_markers(table: str, pipeline: Pipeline, session: Any, database: Any) -> None:
+    """With state: a partition delete, range deletes, TRUNCATE and TTLs reach PostgreSQL as deletes of rows. In
+    Debezium's envelope through new and dropped columns and a restart, too.
+    """
+    is_mirrored(table, pipeline, session, database, with_changes=table == ENVELOPED)
 
 
 @pytest.mark.long  # the state alone is another
@@ -326,7 +332,7 @@ def test_a_sink_of_rows_that_are_kept(pipeline: Pipeline, session: Any, database
         is_mirrored(MERGED, pipeline, session, database)
 
 
-def is_mirrored(table: str, pipeline: Pipeline, session: Any, database: Any) -> None:
+def is_mirrored(table: str, pipeline: Pipeline, session: Any, database: Any, with_changes: bool = False) -> None:
     name = table.partition(".")[2]
     database.execute(f"CREATE TABLE {name} (k integer, c integer, v text, PRIMARY KEY (k, c))")
     plain = {key: value for key, value in sink(pipeline.status).items() if not key.startswith(("transforms", "pred"))}
@@ -338,8 +344,8 @@ def is_mirrored(table: str, pipeline: Pipeline, session: Any, database: Any) -> 
         def same() -> bool:
             nonlocal sink_rows
             check(pipeline.status, name)
-            theirs = {(row.k, row.c): row.v for row in session.execute(f"SELECT * FROM {table}")}
-            sink_rows = {(row["k"], row["c"]): row["v"] for row in database.execute(f"SELECT * FROM {name}").fetchall()}
+            theirs = {(row.k, row.c): row._asdict() for row in session.execute(f"SELECT * FROM {table}")}
+            sink_rows = {(row["k"], row["c"]): row for row in database.execute(f"SELECT * FROM {name}").fetchall()}
             return sink_rows == theirs and len(theirs) >= least
 
         eventually(same, lambda: f"PostgreSQL has {sink_rows}\n{pipeline.connector.tail()}")
@@ -349,6 +355,11 @@ def is_mirrored(table: str, pipeline: Pipeline, session: Any, database: Any) -> 
             ttl = " USING TTL 4" if c == 5 else ""
             session.execute(f"INSERT INTO {table} (k, c, v) VALUES ({k}, {c}, 'v{k}{c}'){ttl}")
     mirrored(20)
+    if with_changes:
+        session.execute(f"ALTER TABLE {table} ADD note text")
+        session.execute(f"INSERT INTO {table} (k, c, v, note) VALUES (0, 0, 'new', 'ü')")
+        mirrored(20)
+        restart(pipeline.status, name)
     for cql in ("WHERE k = 1", "WHERE k = 2 AND c > 1 AND c <= 3", "WHERE k = 3 AND c >= 4"):
         session.execute(f"DELETE FROM {table} {cql}")
     session.execute(f"INSERT INTO {table} (k, c, v) VALUES (1, 2, 'again')")
@@ -356,6 +367,16 @@ def is_mirrored(table: str, pipeline: Pipeline, session: Any, database: Any) -> 
     session.execute(f"TRUNCATE {table}")
     session.execute(f"INSERT INTO {table} (k, c, v) VALUES (7, 7, 'after')")
     mirrored(1)
+    if not with_changes:
+        return
+    session.execute(f"ALTER TABLE {table} DROP v")  # the column stays, null in rows that change
+    session.execute(f"INSERT INTO {table} (k, c, note) VALUES (8, 8, 'later')")
+
+    def values_of_column() -> dict[Any, Any]:
+        check(pipeline.status, name)
+        return {row["k"]: row["v"] for row in database.execute(f"SELECT k, v FROM {name}").fetchall()}
+
+    eventually(lambda: values_of_column() == {7: "after", 8: None}, lambda: str(values_of_column()))
 
 
 def agrees(status: Status, database: Any, table: str, wanted: Rows) -> None:

@@ -470,13 +470,24 @@ def test_spark_honours_markers_and_growth(tmp_path: Path) -> None:
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("table_format", ["iceberg", "delta"])
 def test_spark_merges_on_read(table_format: str, tmp_path: Path) -> None:
-    """The same records and batches, merged by to_spark_table.py, in files that only mark what is deleted."""
+    """The same records and batches, merged by to_spark_table.py, in files that only mark what is deleted.
+
+    Before the second batch the table is as to_iceberg.py and to_delta.py made them earlier.
+    """
     table = "lake.ks.t" if table_format == "iceberg" else f"delta.`{tmp_path}/lake`"
-    setting = """from to_spark_table import store
+    setting = """import to_spark_table
+from to_spark_table import store
 def current(spark, table, key): return spark.table(table)"""
+    if table_format == "iceberg":
+        former = f"spark.sql('ALTER TABLE {table} RENAME COLUMN _topic_partition TO _partition')"
+    else:
+        setting += "\nto_spark_table.PARTITION = '_partition'"
+        former = "to_spark_table.PARTITION = '_topic_partition'"
     conf = (ICEBERG if table_format == "iceberg" else DELTA).replace("{}", str(tmp_path)).splitlines()
-    rows = fill_by_spark(tmp_path, setting, f"{table!r}, {table_format!r}", conf, spark_for_tables())
+    rows = fill_by_spark(tmp_path, setting, f"{table!r}, {table_format!r}", conf, spark_for_tables(), former)
     check_growth(rows)
+    own = {name for row in rows for name in row if name.startswith("_")}
+    assert own == {"_offset", "_topic_partition" if table_format == "iceberg" else "_partition"}
     written = {path.name for path in (tmp_path / "lake").rglob("*")}
     marks = [name for name in written if name.endswith("-deletes.parquet") or name.startswith("deletion_vector")]
     assert marks, written
@@ -500,9 +511,15 @@ def spark_for_tables() -> Path:
 
 
 def fill_by_spark(
-    tmp_path: Path, setting: str, target: str, conf: Sequence[str] = (), spark: Path | None = None
+    tmp_path: Path,
+    setting: str,
+    target: str,
+    conf: Sequence[str] = (),
+    spark: Path | None = None,
+    between: str = "pass",
 ) -> list[dict[str, Any]]:
-    """Give records to the `store` of a recipe in three batches, the last one twice. Returns the table's rows.
+    """Give records to the `store` of a recipe in three batches, the last one twice; after the first one run `between`.
+    Returns the table's rows.
 
     A type and the table grow between them; the last batch has markers of all scopes, among rows and deletes.
     """
@@ -553,6 +570,7 @@ spark = SparkSession.builder.getOrCreate()
 columns = "key binary, value binary, partition int, offset bigint, headers array<struct<key string, value binary>>"
 for number, batch in zip((0, 1, 2, 2), batches):
     store(Registry(), {TOPIC_IN_MEMORY!r}, {target}, spark.createDataFrame(batch, columns), number)
+    if number == 0: {between}
 for line in current(spark, [{target}][0], ["start", "c", "d"]).toJSON().collect(): print(line)"""
     printed = run_spark(["-c", script], conf, spark)
     return [json.loads(line) for line in printed.splitlines() if line.startswith("{")]

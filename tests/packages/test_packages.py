@@ -8,6 +8,7 @@ import os
 import shutil
 import subprocess
 import sys
+import time
 import zipfile
 from pathlib import Path
 
@@ -61,15 +62,45 @@ def test_wheel_is_compiled_and_for_many_systems(release: Path) -> None:
     assert {line.split()[1] for line in lines} == {path.name for path in release.iterdir()} - {"SHA256SUMS"}
 
 
+def test_files_are_tried_as_by_a_release(release: Path) -> None:
+    """Each wheel in an environment of its own, with the extras of the connector, and the agent's package unpacked."""
+    command = ["build/packages-venv/bin/python", "compose/packages/verify.py", str(release)]
+    process = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert process.returncode == 0, process.stdout + process.stderr
+
+
+def test_files_have_the_commits_time_and_no_path_of_this_machine(release: Path, tmp_path: Path) -> None:
+    """What makes the same commit give the same bytes: a second build would take minutes."""
+    command = ["git", "log", "-1", "--format=%ct"]
+    seconds = int(subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout)
+    time_of_zip = time.gmtime(seconds // 2 * 2)[:6]
+    (wheel,), (package,) = release.glob("*.whl"), release.glob("*.deb")
+    assert {entry.date_time for entry in zipfile.ZipFile(wheel).infolist()} == {time_of_zip}
+    subprocess.run(["dpkg-deb", "-x", str(package), str(tmp_path)], check=True)
+    (site,) = tmp_path.glob("opt/helenus/lib/*/site-packages")
+    assert {path.stat().st_mtime for path in site.rglob("*") if path.is_file()} == {seconds}
+    paths = [str(release).encode(), str(Path.home()).encode() + b"/", sys.base_prefix.encode() + b"/lib"]
+    ours = [
+        path for package in ("agent", "connector", "schemas", "sinks") for path in site.glob(f"helenus_{package}/**/*")
+    ]
+    ours += site.glob("helenus-*.dist-info/*")
+    assert any(path.suffix == ".so" for path in ours)
+    named = [path for path in ours if path.is_file() and any(part in path.read_bytes() for part in paths)]
+    assert named == []
+
+
 def test_list_of_parts_names_what_is_packed(release: Path, tmp_path: Path) -> None:
     (package,) = release.glob("*.deb")
     subprocess.run(["dpkg-deb", "-x", str(package), str(tmp_path)], check=True)
     (site,) = tmp_path.glob("opt/helenus/lib/*/site-packages")
     packed = {path.name.split("-")[0].replace("_", "-").lower() for path in site.glob("*.dist-info")}
-    (parts,) = release.glob("*.cdx.json")
+    (parts,) = release.glob("helenus-agent-*.cdx.json")
     listed = {part["name"].replace("_", "-").lower() for part in json.loads(parts.read_text())["components"]}
     assert packed == listed
     assert {"helenus", "confluent-kafka", "pulsar-client"} <= listed
+    (of_worker,) = set(release.glob("*.cdx.json")) - {parts}
+    listed = {part["name"].lower() for part in json.loads(of_worker.read_text())["components"]}
+    assert {"helenus", "pyspark", "confluent-kafka", "fastavro", "pulsar-client", "opentelemetry-sdk"} <= listed
 
 
 def test_agent_is_installed_upgraded_and_removed(release: Path, system: Path) -> None:

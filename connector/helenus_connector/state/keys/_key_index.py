@@ -23,6 +23,7 @@ from helenus_connector.state.keys._live_keys import NEVER, LiveKey, LiveKeys
 from helenus_connector.state.store.calendar import Calendar
 from helenus_connector.state.store.keyed_store import KeyedStore
 from helenus_connector.state.store.packing import pack_items, unpack_items
+from helenus_connector.state.store.versions import check_version
 
 _VERSION = b"\1"
 _MARKERS_KEY = b"w"
@@ -113,6 +114,7 @@ class KeyIndex:
         that it is gone.
         """
         marker_bytes, count_bytes = self._store.get_many([_MARKERS_KEY, _COUNT_KEY])
+        check_version(count_bytes or b"", _VERSION, "the number of keys")
         self.counts.live = count_before = 0 if count_bytes is None else _UINT64.unpack_from(count_bytes, 1)[0]
         self._pending_markers = (
             [] if marker_bytes is None else [unpack_items(marker) for marker in unpack_items(marker_bytes, 1)]

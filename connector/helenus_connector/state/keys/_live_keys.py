@@ -17,6 +17,7 @@ from struct import Struct
 from helenus_connector.state.store.keyed_store import KeyedStore
 from helenus_connector.state.store.linear_hashing import page_of_key, parent_page, split_page
 from helenus_connector.state.store.packing import pack_items, unpack_items
+from helenus_connector.state.store.versions import check_version
 
 NEVER = -1
 """Stands for a time that does not come."""
@@ -169,8 +170,7 @@ def _pack_page(page: dict[bytes, LiveKey]) -> bytes:
 
 
 def _unpack_page(value: bytes, offset: int) -> dict[bytes, LiveKey]:
-    if value[:1] > _VERSION:
-        raise ValueError(f"keys of version {value[0]} in the state, where {_VERSION[0]} is known")
+    check_version(value, _VERSION, "keys")
     key_struct = _KEY if value[:1] == _VERSION else _KEY_V1
     unpack, size = key_struct.unpack_from, key_struct.size
     return {item[size:]: LiveKey(*unpack(item)) for item in unpack_items(value, offset)}

@@ -15,6 +15,7 @@ from helenus_connector.state.keys._plan import KeysPlan
 from helenus_connector.state.keys._record_reader import unpack_reports
 from helenus_connector.state.store.pages import Pages
 from helenus_connector.state.store.spark_store import SparkStore
+from helenus_connector.state.store.versions import refuse_unknown_versions
 from helenus_connector.verify.scopes import Clustering
 from helenus_schemas.codec.key import KeyCodec
 from helenus_schemas.cql.table import Table
@@ -41,9 +42,12 @@ class KeysOperator(StatefulProcessor):
         self._store = SparkStore.open(handle)
 
     def handleInputRows(self, key: Any, rows: Iterator[Any], timerValues: TimerValues) -> Iterator[Any]:  # noqa: ARG002, N802, N803
+        (topic_partition,) = key
+        return refuse_unknown_versions(self._take(topic_partition, rows))
+
+    def _take(self, topic_partition: str, rows: Iterator[Any]) -> Iterator[Any]:
         import pandas as pd
 
-        (topic_partition,) = key
         packs: list[bytes] = []
         tick, end, is_behind = 0.0, -1, False
         for frame in rows:

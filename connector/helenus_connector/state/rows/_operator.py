@@ -25,6 +25,7 @@ from helenus_connector.state.rows._change_pack import pack_changes
 from helenus_connector.state.rows._merge import TopicPartitionMerger
 from helenus_connector.state.store.pages import Pages
 from helenus_connector.state.store.spark_store import SparkStore
+from helenus_connector.state.store.versions import refuse_unknown_versions
 from helenus_schemas.codec.key import KeyCodec
 from helenus_schemas.cql.table import Table
 from helenus_schemas.cql.types import CqlType
@@ -96,6 +97,9 @@ class RowsOperator(StatefulProcessor):
         self._store = SparkStore.open(handle)
 
     def handleInputRows(self, key: Any, rows: Iterator[Any], timerValues: TimerValues) -> Iterator[Any]:  # noqa: ARG002, N802, N803
+        return refuse_unknown_versions(self._merge(rows))
+
+    def _merge(self, rows: Iterator[Any]) -> Iterator[Any]:
         ordered_rows = in_turn(rows)
         notes = _notes(next(ordered_rows)[0])
         yield _frame(notes=pickle.dumps(notes))

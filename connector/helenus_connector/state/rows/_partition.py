@@ -20,6 +20,7 @@ from helenus_connector.cassandra_rows.clustering_bounds import Covers, Within
 from helenus_connector.interfaces.image import Bounds
 from helenus_connector.state.rows._cell_rules import NEVER, next_purge_check, purge_time
 from helenus_connector.state.store.packing import pack_items, unpack_items
+from helenus_connector.state.store.versions import UnknownVersion
 from helenus_schemas.event.cells import Deletion
 from helenus_schemas.event.change import Bound
 
@@ -185,7 +186,7 @@ def keys_of(page: bytes | None) -> list[bytes]:
 def check_version(version: int, newest: int = _VERSION) -> None:
     """Raise ValueError for a version that is newer than the newest one here."""
     if version not in range(1, newest + 1):
-        raise ValueError(f"a partition of version {version} in the state, where {newest} is known")
+        raise UnknownVersion("a partition", version, newest)
 
 
 def _read_bound(data: bytes, offset: int) -> tuple[Bound | None, int]:

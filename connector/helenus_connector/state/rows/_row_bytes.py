@@ -25,6 +25,7 @@ from struct import Struct
 
 from helenus_connector.state.rows._former_row_bytes import LAST_VERSION, load_former_row
 from helenus_connector.state.rows._row import MUTATION_BYTES, NO_PAGE, CellRow
+from helenus_connector.state.store.versions import UnknownVersion
 from helenus_schemas.codec.avro_long import long_bytes
 from helenus_schemas.codec.wire_bytes import read_long
 from helenus_schemas.event.cells import Cell, Deletion, Liveness
@@ -109,7 +110,7 @@ def load_row(data: bytes) -> CellRow:
     if 0 < version <= LAST_VERSION:
         return load_former_row(data)
     if version != _VERSION:
-        raise ValueError(f"a row of version {version} in the state, where {VERSION} is known: go back to what wrote it")
+        raise UnknownVersion("a row", version, VERSION)
     offset = 2 + data[1] * _MUTATION_BYTES
     row = CellRow(recent_mutations=data[2:offset])
     flags = data[offset]

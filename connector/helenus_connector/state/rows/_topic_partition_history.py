@@ -23,6 +23,7 @@ from enum import Enum
 from struct import Struct
 
 from helenus_connector.state.rows._cell_rules import MAX_TIME, NEVER, clamp_time
+from helenus_connector.state.store.versions import UnknownVersion
 from helenus_schemas.event.change import Change, Origin
 
 _VERSION = 2
@@ -178,7 +179,7 @@ class TopicPartitionHistory:
         """Parse a history's bytes. Raises ValueError for those of a version that is not known here."""
         version, table_id, now, row_count = _HEAD.unpack_from(data)
         if version not in (1, _VERSION):
-            raise ValueError(f"a state of version {version}, where {_VERSION} is known: go back to what wrote it")
+            raise UnknownVersion("the history of a partition", version, _VERSION)
         if version == 1:
             # That version forgot tombstones, and did not say up to which write time.
             return cls(table_id, now, row_count, now * 1_000_000)

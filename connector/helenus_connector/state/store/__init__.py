@@ -2,5 +2,6 @@
 
 Other packages use `spark_store` (Spark's map state as a `Store`), `pages` (a store with eight keys to a page),
 `linear_hashing` (how keys are spread over pages), `keyed_store` (a store that lists its keys), `calendar` (what is due
-when), `packing` (lists of bytes as bytes) and `rocksdb` (Spark's settings for it).
+when), `packing` (lists of bytes as bytes), `versions` (what a later version wrote) and `rocksdb` (Spark's settings for
+it).
 """

@@ -14,6 +14,7 @@ from struct import Struct
 
 from helenus_connector.interfaces.store import Store
 from helenus_connector.state.store.packing import pack_items, unpack_items
+from helenus_connector.state.store.versions import check_version
 
 _ROOT_KEY = b"cr"
 _COUNT_KEY = b"cn"
@@ -116,6 +117,7 @@ class Calendar:
         """Return the hours that have items, in order."""
         if self._hour_list is None:
             (value,) = self.store.get_many([_ROOT_KEY])
+            check_version(value or b"", _VERSION, "a calendar")
             self._hour_list = [] if value is None else [hour for (hour,) in _HOUR_NUMBER.iter_unpack(value[1:])]
         return self._hour_list
 

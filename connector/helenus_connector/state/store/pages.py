@@ -19,6 +19,7 @@ from struct import Struct
 from helenus_connector.interfaces.store import Store
 from helenus_connector.state.store.linear_hashing import page_of_key, parent_page, split_page
 from helenus_connector.state.store.packing import pack_items, unpack_items
+from helenus_connector.state.store.versions import UnknownVersion
 
 _VERSION = 1
 _VERSION_BYTE = bytes((_VERSION,))
@@ -149,4 +150,4 @@ def is_page(name: bytes) -> bool:
 
 def _check_version(version: int) -> None:
     if version != _VERSION:
-        raise ValueError(f"a page of version {version} in the state, where {_VERSION} is known")
+        raise UnknownVersion("a page", version, _VERSION)
