@@ -355,14 +355,17 @@ def test_a_login_that_expires_ends_no_connector(tmp_path: Path) -> None:
     def refuse(method: str, name: str) -> None:
         raise HelenusError(Kind.CONFIG, "the login is refused", name, "check it")
 
-    files = StoredFiles()
-    first = states(tmp_path, 1, SharedTopic(), files)
+    topic, files = SharedTopic(), StoredFiles()
+    first = states(tmp_path, 1, topic, files)
     write_state((home := first.take(ROWS, tmp_path)).directory, ROWS)
     first.keep(ROWS)
     (home.directory / ROWS.identity).write_text("later")
     files.before = refuse
     with pytest.raises(HelenusError, match="check it") as error:
         home.save()
+    assert error.value.kind is Kind.BATCH_FAILED
+    with pytest.raises(HelenusError, match="check it") as error:
+        states(tmp_path, 2, SharedTopic(topic), files).take(ROWS, tmp_path)
     assert error.value.kind is Kind.BATCH_FAILED
     with pytest.raises(HelenusError, match="check it") as error:
         states(tmp_path, 2, SharedTopic(), files).take(ROWS, tmp_path)

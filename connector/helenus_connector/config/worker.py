@@ -151,6 +151,16 @@ class WorkerSettings(ListenerSettings, PulsarSettings, KafkaSettings, LogSetting
             raise ValueError("give one listener as http://host:port or https://host:port")
         return value
 
+    @field_validator("checkpoint_dir", mode="before")
+    @classmethod
+    def _check_checkpoint(cls, value: object) -> object:
+        if isinstance(value, str) and re.match(r"[A-Za-z][\w+.-]*:/", value):
+            raise ValueError(
+                "give a local path. For a worker that another host replaces, or without a disk: set group.id, by which "
+                "positions are with the brokers, and for connectors with state state.checkpoint.dir, which may be a URL"
+            )
+        return value
+
     @field_validator("data_source_keyspace")
     @classmethod
     def _check_keyspace(cls, value: str) -> str:

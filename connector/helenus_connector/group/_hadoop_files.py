@@ -8,6 +8,8 @@ There is no rename, no lock, and no file that is written again while another one
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -100,23 +102,31 @@ class HadoopFiles:
         return self._path(f"file://{path.absolute()}")
 
 
-class _errors_as_ours:  # noqa: N801
+@contextmanager
+def _errors_as_ours(name: str) -> Iterator[None]:
     """Have errors of Java raised as ours, for the file `name`."""
+    from py4j.protocol import Py4JError, Py4JJavaError  # type: ignore[import-untyped]
 
-    def __init__(self, name: str) -> None:
-        self._name = name
+    try:
+        yield
+    except Py4JJavaError as error:
+        raise error_of_java(_causes(error.java_exception), name) from None
+    except (Py4JError, OSError):
+        problem = f"{KEY}: Spark's Java process does not answer"
+        raise HelenusError(Kind.BATCH_FAILED, problem, name) from None
 
-    def __enter__(self) -> None:
-        pass
 
-    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        from py4j.protocol import Py4JError, Py4JJavaError  # type: ignore[import-untyped]
-
-        if isinstance(error, Py4JJavaError):
-            raise error_of_java(_causes(error.java_exception), self._name) from None
-        if isinstance(error, (Py4JError, OSError)):
-            problem = "Spark's Java process does not answer"
-            raise HelenusError(Kind.BATCH_FAILED, f"{KEY}: {problem}", self._name) from None
+@contextmanager
+def repeated(has_run: bool = True) -> Iterator[None]:
+    """Have what is refused raised as BATCH_FAILED, which is tried again, if the file system has answered before: a
+    login that expired, or a service that gives none for a while, ends no connector that `has_run`.
+    """
+    try:
+        yield
+    except HelenusError as error:
+        if not has_run or error.kind is not Kind.CONFIG:
+            raise
+        raise HelenusError(Kind.BATCH_FAILED, error.what, error.where, error.advice) from None
 
 
 def _causes(exception: Any) -> list[str]:

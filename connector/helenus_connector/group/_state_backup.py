@@ -28,9 +28,9 @@ from typing import Any
 import structlog
 
 from helenus_connector.control.checkpoint import latest_committed
-from helenus_connector.group._hadoop_files import StateFiles
+from helenus_connector.group._hadoop_files import StateFiles, repeated
 from helenus_connector.group._state_copy import is_moving, list_batch_files, list_own_files, name_schemas
-from helenus_schemas.errors import Action, HelenusError, Kind
+from helenus_schemas.errors import HelenusError, Kind
 from helenus_schemas.service import durable
 from helenus_schemas.service.failpoints import reach
 
@@ -76,8 +76,7 @@ class StateBackup:
     """The backup of the state in the local directory `source`, whose query's checkpoint is in `checkpoint` there, below
     `directory` of a file system. `pool` is for requests side by side.
 
-    Any thread may call its methods. They raise HelenusError BATCH_FAILED: nothing that may pass, and no login that
-    expired, ends a connector that has run.
+    Any thread may call its methods. They raise HelenusError BATCH_FAILED.
     """
 
     def __init__(self, files: StateFiles, directory: str, source: Path, checkpoint: str, pool: Executor) -> None:
@@ -103,15 +102,10 @@ class StateBackup:
 
     def save(self) -> None:
         """Save the state as it is. When this returns, `restore` finds all that was there before the call."""
-        with self._lock:
-            try:
-                for _ in range(_MOST_ATTEMPTS):
-                    if self._save():
-                        return
-            except HelenusError as error:
-                if error.action is Action.RETRY:
-                    raise
-                raise HelenusError(Kind.BATCH_FAILED, error.what, error.where, error.advice) from None
+        with self._lock, repeated():
+            for _ in range(_MOST_ATTEMPTS):
+                if self._save():
+                    return
         problem = "the state changes so fast that it can't be saved"
         raise HelenusError(Kind.BATCH_FAILED, problem, str(self._source))
 

@@ -21,7 +21,7 @@ import structlog
 
 from helenus_connector.config.worker import WorkerSettings
 from helenus_connector.group._backed_up_states import BackedUpStates, local_directory
-from helenus_connector.group._hadoop_files import KEY, HadoopFiles, StateFiles
+from helenus_connector.group._hadoop_files import KEY, HadoopFiles, StateFiles, repeated
 from helenus_connector.group._leader import Leader
 from helenus_connector.group._mounted_states import MountedStates
 from helenus_connector.group._state_home import StateHome as StateHome
@@ -99,11 +99,15 @@ class StateDirectories:
         states = self._open_states(spark)
         if states is None:
             return self._take_local(note, local, state)
-        self._check_id(states)
-        if note is not None and note.is_shared and note.leader == self._name:
-            home = states.find_own(state)
-        else:
-            home = self._take_former(states, note, local, state)
+        is_shared = note is not None and note.is_shared
+        with repeated(has_run=is_shared):
+            directory_id = states.read_id()
+        self._check_id(states, directory_id)
+        with repeated(has_run=is_shared):
+            if note is not None and note.is_shared and note.leader == self._name:
+                home = states.find_own(state)
+            else:
+                home = self._take_former(states, note, local, state)
         self._homes[state] = home
         return home
 
@@ -148,9 +152,9 @@ class StateDirectories:
         has_state = note is None or (local / state.identity).exists()
         return StateHome(local, loss="" if has_state or note is None else _loss(note, str(local)))
 
-    def _check_id(self, states: MountedStates | BackedUpStates) -> None:
+    def _check_id(self, states: MountedStates | BackedUpStates, directory_id: str | None) -> None:
         """Check that `state.checkpoint.dir` is that of the leader before, by a file there and its copy in the topic."""
-        directory_id, noted = states.read_id(), self._topic.values().get(_DIRECTORY)
+        noted = self._topic.values().get(_DIRECTORY)
         if directory_id is None:
             # Once the topic has it: a worker that ends in between finds no file, and does this again.
             new_id = secrets.token_hex(8)
