@@ -5,20 +5,23 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
 
 import pytest
 import spark_start
-from docs.s3_server import BUCKET, PASSWORD, S3Server, running_s3
+from docs.s3_server import BUCKET, MINICLUSTER, PASSWORD, S3Server, running_s3
 
+from helenus_stack.jars import fetch, parse_lock
 from helenus_stack.java import spark_java_home
 from helenus_stack.progress import Silent
+from helenus_stack.resolve import resolve
 
 pytestmark = pytest.mark.integration
 
-SCRIPT = """
+START = """
 import sys, time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -31,7 +34,6 @@ from helenus_schemas.errors import HelenusError
 worker, here = WorkerSettings.load(sys.argv[1]), Path(sys.argv[2])
 (here / "run").mkdir()
 spark = start_session(worker, here / "run")
-files = HadoopFiles(spark, worker.state_url)
 
 def attempt(url, at="x"):
     begun = time.monotonic()
@@ -42,45 +44,78 @@ def attempt(url, at="x"):
     else:
         print("read", flush=True)
 
+def save(backup):
+    begun = time.monotonic()
+    try:
+        backup.save()
+    except HelenusError as error:
+        print(f"{time.monotonic() - begun:.1f} s", error, flush=True)
+    else:
+        print(f"saved in {1000 * (time.monotonic() - begun):.0f} ms", flush=True)
+
 source = here / "source"
 for name in ("about", "offsets/0", "commits/0", "state/0/0/1.changelog", "state/0/0/SSTs/a b%41.sst"):
     (source / name).parent.mkdir(parents=True, exist_ok=True)
     (source / name).write_bytes(name.encode() * 1000)
-pool, root = ThreadPoolExecutor(8), f"{worker.state_url}/g/1-a/rows/shop%2Fx"
-backup = StateBackup(files, root, source, "", pool)
-print(files.list_names(root), restore(files, root, here / "none", "", pool), flush=True)
-for number in range(3):
-    (source / f"offsets/{number}").write_text(str(number))
-    begun = time.monotonic()
-    backup.save()
-    print(f"saved in {1000 * (time.monotonic() - begun):.0f} ms", flush=True)
-print(restore(files, root, here / "restored", "", pool), sorted(files.list_names(root)), flush=True)
-same = {p.relative_to(source): p.read_bytes() for p in source.rglob("*") if p.is_file()}
-there = {p.relative_to(here / "restored"): p.read_bytes() for p in (here / "restored").rglob("*") if p.is_file()}
-print(same == there, flush=True)
-attempt(worker.state_url, "none")
+pool = ThreadPoolExecutor(8)
+
+def come_back(url):
+    files, root = HadoopFiles(spark, url), f"{url}/g/1-a/rows/shop%2Fx"
+    backup = StateBackup(files, root, source, "", pool)
+    print(files.list_names(root), restore(files, root, here / "none", "", pool), flush=True)
+    for number in range(3):
+        (source / f"offsets/{number}").write_text(str(number))
+        save(backup)
+    print(restore(files, root, here / "restored", "", pool), sorted(files.list_names(root)), flush=True)
+    same = {p.relative_to(source): p.read_bytes() for p in source.rglob("*") if p.is_file()}
+    there = {p.relative_to(here / "restored"): p.read_bytes() for p in (here / "restored").rglob("*") if p.is_file()}
+    print(same == there, flush=True)
+    attempt(url, "none")
+    return files, root, backup
+
+def away(backup, url):
+    (source / "offsets/3").write_text("3")
+    save(backup)
+    attempt(url, "none")
+
+def end(files, root, backup):
+    save(backup)
+    files.remove(root)
+    print(files.list_names(root), flush=True)
+    pool.shutdown()
+    spark.stop()
+"""
+S3 = """
+files, root, backup = come_back(worker.state_url)
 attempt("s3a://refused/x")
 attempt("s3a://missing/x")
 attempt("s4://lake/x")
-print(HadoopFiles(spark, "s3a://lake").list_names("s3a://lake/none"), flush=True)
-try:
-    print(HadoopFiles(spark, "s3a://missing").list_names("s3a://missing/none"), flush=True)
-except HelenusError as error:
-    print(error, flush=True)
+for url in ("s3a://lake", "s3a://missing"):
+    try:
+        print(HadoopFiles(spark, url).list_names(f"{url}/none"), flush=True)
+    except HelenusError as error:
+        print(error, flush=True)
 print("stop", flush=True); input()
-(source / "offsets/3").write_text("3")
-begun = time.monotonic()
-try:
-    backup.save()
-except HelenusError as error:
-    print(f"{time.monotonic() - begun:.1f} s", error, flush=True)
-attempt(worker.state_url, "none")
+away(backup, worker.state_url)
 print("start", flush=True); input()
-backup.save()
-files.remove(root)
-print(files.list_names(root), flush=True)
-pool.shutdown()
-spark.stop()
+end(files, root, backup)
+"""
+HDFS = """
+configuration = spark.sparkContext._jsc.hadoopConfiguration()
+configuration.set("hdfs.minidfs.basedir", str(here / "hdfs"))
+builder = getattr(spark.sparkContext._jvm.org.apache.hadoop.hdfs, "MiniDFSCluster$Builder")
+cluster = builder(configuration).numDataNodes(1).build()
+cluster.waitActive()
+url = f"{cluster.getFileSystem().getUri()}/states"
+try:
+    files, root, backup = come_back(url)
+    cluster.shutdownNameNode(0)
+    away(backup, url)
+    cluster.restartNameNode(0)
+    cluster.waitActive()
+    end(files, root, backup)
+finally:
+    cluster.shutdown()
 """
 
 
@@ -91,44 +126,20 @@ def s3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
 
 
 def test_a_server_of_s3(s3: S3Server, tmp_path: Path) -> None:
-    properties = {
-        "bootstrap.servers": "k:9092",
-        "checkpoint.dir": tmp_path / "checkpoint",
-        "group.id": "g",
-        "state.checkpoint.dir": f"s3a://{BUCKET}/states",
-        "spark.master": "local[1]",
-        **spark_start.settings(),
-        **s3.of_spark,
-        "spark.hadoop.fs.s3a.bucket.refused.secret.key": "hunter2",
-    }
-    file = tmp_path / "worker.properties"
-    file.write_text("".join(f"{key}={value}\n" for key, value in properties.items()))
-    environment = {**os.environ, "JAVA_HOME": str(spark_java_home(Silent()))}
-    with subprocess.Popen(
-        [sys.executable, "-c", SCRIPT, str(file), str(tmp_path)],
-        env=environment,
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=(tmp_path / "stderr").open("w"),
-        text=True,
-    ) as process:
+    more = {**s3.of_spark, "spark.hadoop.fs.s3a.bucket.refused.secret.key": "hunter2"}
+    with _running(S3, f"s3a://{BUCKET}/states", more, tmp_path) as process:
         assert process.stdin is not None
         assert process.stdout is not None
-        try:
-            before = _until("stop", process.stdout)
-            s3.stop()
-            _go_on(process.stdin)
-            away = _until("start", process.stdout)
-            s3.start()
-            _go_on(process.stdin)
-            after = process.stdout.read().splitlines()
-        finally:
-            process.kill()
+        before = _until("stop", process.stdout)
+        s3.stop()
+        _go_on(process.stdin)
+        away = _until("start", process.stdout)
+        s3.start()
+        _go_on(process.stdin)
+        after = process.stdout.read().splitlines()
     shown = "\n".join([*before, *away, *after, (tmp_path / "stderr").read_text()[-3000:]])
-    assert before[0] == "[] False", shown
-    assert before[4:6] == ["True ['files', 'manifests']", "True"], shown
-    none, refused, missing, unknown, empty, missing_listing = before[6:]
-    assert none.startswith("FileNotFoundError"), shown
+    _check_saved(before[:7], shown)
+    refused, missing, unknown, empty, missing_listing = before[7:]
     assert "the login is refused" in refused, shown
     assert "no such bucket" in missing or missing.startswith("FileNotFoundError"), shown
     assert "no client for it" in unknown, shown
@@ -136,9 +147,61 @@ def test_a_server_of_s3(s3: S3Server, tmp_path: Path) -> None:
     assert "no such bucket" in missing_listing, shown
     assert len(away) == 2, shown
     assert all("can't be reached" in line for line in away), shown
-    assert after == ["[]"], shown
+    assert after[0].startswith("saved"), shown
+    assert after[1] == "[]", shown
     assert "hunter2" not in shown
     assert PASSWORD not in shown
+
+
+@pytest.mark.long
+def test_a_cluster_of_hdfs(tmp_path: Path) -> None:
+    jars = fetch(parse_lock(MINICLUSTER.read_text(), MINICLUSTER.name), Silent(), resolve)
+    more = {"spark.driver.extraClassPath": ":".join(map(str, jars)), "spark.hadoop.ipc.client.connect.max.retries": "2"}
+    with _running(HDFS, "hdfs:///states", more, tmp_path) as process:
+        assert process.stdout is not None
+        lines = process.stdout.read().splitlines()
+    shown = "\n".join([*lines, (tmp_path / "stderr").read_text()[-3000:]])
+    _check_saved(lines[:7], shown)
+    assert len(lines) == 11, shown
+    assert all("can't be reached" in line for line in lines[7:9]), shown
+    assert lines[9].startswith("saved"), shown
+    assert lines[10] == "[]", shown
+
+
+def _check_saved(lines: list[str], shown: str) -> None:
+    empty, *saved, names, same, missing = lines
+    assert empty == "[] False", shown
+    assert all(line.startswith("saved in ") for line in saved), shown
+    assert (names, same) == ("True ['files', 'manifests']", "True"), shown
+    assert missing.startswith("FileNotFoundError"), shown
+
+
+@contextmanager
+def _running(script: str, url: str, more: Mapping[str, str], directory: Path) -> Iterator[subprocess.Popen[str]]:
+    properties = {
+        "bootstrap.servers": "k:9092",
+        "checkpoint.dir": str(directory / "checkpoint"),
+        "group.id": "g",
+        "state.checkpoint.dir": url,
+        "spark.master": "local[1]",
+        **spark_start.settings(),
+        **more,
+    }
+    file = directory / "worker.properties"
+    file.write_text("".join(f"{key}={value}\n" for key, value in properties.items()))
+    process = subprocess.Popen(
+        [sys.executable, "-c", START + script, str(file), str(directory)],
+        env={**os.environ, "JAVA_HOME": str(spark_java_home(Silent()))},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=(directory / "stderr").open("w"),
+        text=True,
+    )
+    with process:
+        try:
+            yield process
+        finally:
+            process.kill()
 
 
 def _until(word: str, lines: IO[str]) -> list[str]:

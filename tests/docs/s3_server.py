@@ -22,6 +22,7 @@ BUCKET, REGION, LOGIN, PASSWORD = "lake", "us-east-1", "helenus", "s3cret"
 
 
 HADOOP_AWS = Path(__file__).with_name("hadoop_aws.lock")
+MINICLUSTER = Path(__file__).with_name("hadoop_minicluster.lock")
 
 
 @dataclass
