@@ -104,16 +104,13 @@ class HadoopFiles:
 
 @contextmanager
 def _errors_as_ours(name: str) -> Iterator[None]:
-    """Have errors of Java raised as ours, for the file `name`."""
-    from py4j.protocol import Py4JError, Py4JJavaError  # type: ignore[import-untyped]
+    """Have errors of Java raised as ours, for the file `name`. Py4J's own are left: Java is gone, which ends a worker."""
+    from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
 
     try:
         yield
     except Py4JJavaError as error:
         raise error_of_java(_causes(error.java_exception), name) from None
-    except (Py4JError, OSError):
-        problem = f"{KEY}: Spark's Java process does not answer"
-        raise HelenusError(Kind.BATCH_FAILED, problem, name) from None
 
 
 @contextmanager

@@ -113,7 +113,7 @@ class StateBackup:
         """Save the state if its last batch was done a while ago, and is not saved as done. Called often; errors are
         logged alone: the next batch saves before it publishes.
         """
-        if time.monotonic() - self._saved_at < _QUIET_S:
+        if time.monotonic() - self._saved_at < _QUIET_S or self._lock.locked():
             return
         self._saved_at = time.monotonic()
         if latest_committed(self._source / self._checkpoint) > self._saved_batch:
