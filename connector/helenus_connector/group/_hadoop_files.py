@@ -104,7 +104,7 @@ class HadoopFiles:
 
 @contextmanager
 def _errors_as_ours(name: str) -> Iterator[None]:
-    """Have errors of Java raised as ours, for the file `name`. Py4J's own are left: Java is gone, which ends a worker."""
+    """Have errors of Java raised as ours, for the file `name`. Py4J's own stay: without Java the worker ends."""
     from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
 
     try:
