@@ -82,7 +82,7 @@ def restored(files: StoredFiles, target: Path, checkpoint: str = "") -> int | No
         files.before = before
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(
     st.integers(0, 60),
     st.lists(st.integers(0, 3), min_size=1, max_size=40),
@@ -99,7 +99,7 @@ def test_what_is_restored_is_of_one_moment(
     writer.former.go_on(1 + before)
     writer.is_away = lambda: dice.random() < faults
     newest = -2
-    for turn in range(6):
+    for turn in range(4):
         committed = latest_committed(writer.former.spark)
         if writer.save():
             newest = committed
@@ -116,11 +116,11 @@ def test_obsolete_files_are_removed_later(tmp_path: Path) -> None:
     writer = Writer(tmp_path / "1", "", iter(lambda: 0, 1))
     writer.former.go_on(60)
     sizes = []
-    for _ in range(60):
+    for _ in range(40):
         assert writer.save()
         sizes.append(len(writer.files.content))
         writer.former.go_on(12)
-    assert max(sizes[40:]) <= max(sizes[20:40]) + 5
+    assert max(sizes[28:]) <= max(sizes[14:28]) + 5
     manifests = sorted(name for name in writer.files.content if "/manifests/" in name)
     assert len(manifests) == _state_backup._OBSOLETE_MANIFESTS + 1
     for number, manifest in reversed(list(enumerate(manifests))):
