@@ -237,6 +237,18 @@ def test_a_manifest_that_names_a_place_outside(tmp_path: Path, path: str) -> Non
     assert not [file for file in tmp_path.rglob("*") if file.is_file()]
 
 
+def test_a_state_that_is_gone_from_the_disk_replaces_no_backup(tmp_path: Path) -> None:
+    writer = Writer(tmp_path / "1", "", iter(lambda: 0, 1))
+    writer.former.go_on(60)
+    assert writer.save()
+    committed = latest_committed(writer.former.spark)
+    shutil.rmtree(tmp_path / "1")
+    with pytest.raises(HelenusError, match="it comes from the backup") as error:
+        writer.backup.save()
+    assert error.value.kind is Kind.BATCH_FAILED
+    assert restored(writer.files, tmp_path / "2") in (committed, committed - 1)
+
+
 def test_a_quiet_state_is_saved_as_done(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     writer = Writer(tmp_path / "1", "", iter(lambda: 0, 1))
     writer.former.go_on(60)

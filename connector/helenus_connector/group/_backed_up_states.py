@@ -75,7 +75,7 @@ class BackedUpStates:
     def find_own(self, state: StateName) -> StateHome:
         """Return where this leader has the state. What its disk has lost comes from its backup."""
         home = self._home(state)
-        if home.exists():
+        if (home / state.identity).exists():
             return StateHome(home, backup=self._backup(state))
         source = self.find_former(state, self._leader)
         return StateHome(home, loss="its backup was removed") if source is None else self.copy(state, source)

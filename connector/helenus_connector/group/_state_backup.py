@@ -45,6 +45,8 @@ anew.
 """
 _QUIET_S = 5.0
 """After so long without a batch the last one is saved as done."""
+_NO_BATCH = -2
+"""Nothing is saved: -1 is a state before its first batch."""
 _BLOCK = 1 << 20
 
 
@@ -91,7 +93,7 @@ class StateBackup:
         self._manifest = -1
         self._unnamed: list[str] = []  # written in part perhaps, or named by manifests of before alone
         self._obsolete: deque[list[str]] = deque()
-        self._saved_batch = -2
+        self._saved_batch = _NO_BATCH
         self._saved_at = time.monotonic()
 
     def forget(self) -> None:
@@ -99,6 +101,7 @@ class StateBackup:
         with self._lock:
             self._unnamed += [self._name(stored) for stored in self._stored.values()]
             self._stored.clear()
+            self._saved_batch = _NO_BATCH
 
     def save(self) -> None:
         """Save the state as it is. When this returns, `restore` finds all that was there before the call."""
@@ -134,6 +137,7 @@ class StateBackup:
             # 1. Our own files before the last batch is asked for: what they say of a later one is not so yet.
             versions = self._store(_without_checksums(list_own_files(self._source, self._checkpoint)))
             committed = latest_committed(spark)
+            self._check_progress(committed)
             # 2. Spark's, which are added and removed.
             paths = _without_checksums(list_batch_files(self._source, self._checkpoint, committed))
             versions += self._store(paths)
@@ -144,16 +148,26 @@ class StateBackup:
         # 3. The manifest, which makes it a backup.
         entries = {version.path: self._stored[version] for version in versions}
         number = self._take_number()
+        name = self._manifest_name(number)
+        self._unnamed.append(name)  # a request that fails may arrive all the same
         text = json.dumps({path: [s.number, s.size, s.crc32] for path, s in entries.items()})
         with tempfile.TemporaryDirectory(dir=self._source.parent, prefix=".manifest-") as scratch:
             file = Path(scratch, "manifest")
             file.write_text(durable.sealed(text, _VERSION))
             reach("state.before-manifest")
-            self._files.upload(file, self._manifest_name(number))
+            self._files.upload(file, name)
         reach("state.saved")
+        self._unnamed.remove(name)
         self._saved_batch, self._saved_at = committed, time.monotonic()
         self._note_obsolete(number, frozenset(versions))
         return True
+
+    def _check_progress(self, committed: int) -> None:
+        """Raise HelenusError if somebody removed the state from the disk: what is left of it replaces no backup."""
+        if committed < self._saved_batch:
+            problem = f"the state on this worker's disk is gone, or older than its backup in {self.directory}"
+            advice = "see who removed files there; remove the rest of this directory, and it comes from the backup"
+            raise HelenusError(Kind.BATCH_FAILED, problem, str(self._source), advice)
 
     def _store(self, paths: Iterable[Path]) -> list[_FileVersion]:
         """Store those files that are not stored yet; return all. One that is written meanwhile is not."""
