@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import IO
 
 import pytest
-import spark_start
 from docs.s3_server import BUCKET, MINICLUSTER, PASSWORD, S3Server, running_s3
 
 from helenus_stack.jars import fetch, parse_lock
@@ -184,7 +183,8 @@ def _running(script: str, url: str, more: Mapping[str, str], directory: Path) ->
         "group.id": "g",
         "state.checkpoint.dir": url,
         "spark.master": "local[1]",
-        **spark_start.settings(),
+        # No archive of classes (tests/spark_start.py): that is of another class path.
+        "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
         **more,
     }
     file = directory / "worker.properties"
