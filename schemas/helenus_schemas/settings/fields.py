@@ -177,18 +177,18 @@ def _path_or_url(value: str) -> str:
     """Return a path, or the URL of a directory on a file system of Spark's without a slash at its end; that of a local
     one as its path.
     """
-    scheme, separator, rest = value.partition("://")
+    scheme, separator, location = value.partition("://")
     if not separator:
         return str(path(value))
-    if not re.fullmatch("[a-z][a-z0-9+.-]*", scheme) or not rest:
+    if not re.fullmatch("[a-z][a-z0-9+.-]*", scheme) or not location:
         raise ValueError(_FILE_SYSTEM)
     if scheme in ("s3", "s3n", "http", "https"):
         raise ValueError(f"Spark has no file system {scheme}://: S3 and what speaks like it is s3a://bucket/directory")
-    host, _, directory = rest.partition("/")
+    host, _, directory = location.partition("/")
     login, has_login, _ = host.rpartition("@")
     if has_login and (":" in login or scheme not in _AZURE):
         raise ValueError("leave the login out: give it as spark.hadoop.*, such as spark.hadoop.fs.s3a.access.key")
-    if re.search(r"[\s?#%]", value) or ".." in directory.split("/") or "//" in rest.strip("/"):
+    if re.search(r"[\s?#%]", value) or ".." in directory.split("/") or "//" in location.strip("/"):
         raise ValueError("leave out blanks, ?, #, %, '..' and empty folders")
     if scheme == "file":
         if host:
