@@ -327,7 +327,7 @@ class Worker:
 
         fence_all(self.worker.checkpoint_dir.absolute(), self._stopping.is_set)
         has_state = any(connector.settings.state != "none" for connector in self.connectors.all().values())
-        has_state |= self.worker.state_checkpoint_dir is not None  # a standby knows no connectors yet
+        has_state |= self.worker.state_checkpoint_dir != ""  # a standby knows no connectors yet
         return start_session(self.worker, directory, has_state)
 
     def _run_due_work(self, directory: Path) -> None:

@@ -28,6 +28,12 @@ MISTAKES: list[tuple[Mapping[str, Any], str]] = [
     ({"connector": {"replicas": 2}}, "connector.replicas: more than 1 need connector.groupId"),
     ({"connector": {"stateClaim": "state"}}, "connector.stateClaim: leave it out without connector.groupId"),
     ({"connector": {"stateClaim": "a/b", "groupId": "g"}}, "does not match pattern"),
+    ({"connector": {"stateUrl": "s3a://b/x"}}, "connector.stateUrl: it needs connector.groupId"),
+    (
+        {"connector": {"stateUrl": "s3a://b/x", "stateClaim": "state", "groupId": "g"}},
+        "connector.stateUrl: leave connector.stateClaim out",
+    ),
+    ({"connector": {"stateUrl": "/mnt/x", "groupId": "g"}}, "does not match pattern"),
     (
         {"connector": {"persistence": {"enabled": False}}},
         "connector.persistence.enabled: false needs connector.groupId",

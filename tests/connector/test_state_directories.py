@@ -21,7 +21,7 @@ from helenus_connector.group.state_directories import (
     StateDirectories,
     StateName,
     check_state_directory,
-    latest_directory,
+    find_latest,
 )
 from helenus_schemas.errors import HelenusError, Kind
 from helenus_schemas.settings.properties import ConfigError
@@ -216,7 +216,7 @@ def test_each_leader_has_the_state_of_the_one_before(tmp_path: Path, state: Stat
     assert home.directory.exists(), "until the topic says where the state is"
     second.keep(state)
     assert not home.directory.exists()
-    assert latest_directory(settings_of(tmp_path, 3), state) == copy.directory
+    assert find_latest(settings_of(tmp_path, 3), state, None) == copy.directory
 
 
 def test_a_former_leader_that_wakes_up(tmp_path: Path) -> None:

@@ -21,11 +21,51 @@ LOCK = Path(__file__).with_name("s3proxy.lock")
 BUCKET, REGION, LOGIN, PASSWORD = "lake", "us-east-1", "helenus", "s3cret"
 
 
-@dataclass(frozen=True)
+HADOOP_AWS = Path(__file__).with_name("hadoop_aws.lock")
+MINICLUSTER = Path(__file__).with_name("hadoop_minicluster.lock")
+
+
+@dataclass
 class S3Server:
-    """A running server: its address, and the options by which clients of other makers reach it."""
+    """A server: its address, and the options by which clients of other makers reach it. It may be stopped for a
+    while.
+    """
 
     address: str
+    directory: Path
+    process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        """Start it, and return when it answers."""
+        (jar,) = fetch(parse_lock(LOCK.read_text(), LOCK.name), Silent(), resolve)
+        java = str(java_home(17, Silent(), newer=True) / "bin/java")
+        file, log_file = self.directory / "s3proxy.properties", self.directory / "s3proxy.log"
+        command = [java, "-Xmx256m", "-XX:TieredStopAtLevel=1", "-jar", str(jar), "--properties", str(file)]
+        with open(log_file, "ab") as log:
+            self.process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+        try:
+            _wait_for(self.address, self.process, log_file)
+        except BaseException:
+            self.stop()
+            raise
+
+    def stop(self) -> None:
+        """End it, as a machine that fails. The bucket stays."""
+        if self.process is not None:
+            self.process.kill()
+            self.process.wait()
+
+    @property
+    def of_spark(self) -> dict[str, str]:
+        jars = fetch(parse_lock(HADOOP_AWS.read_text(), HADOOP_AWS.name), Silent(), resolve)
+        return {
+            "spark.driver.extraClassPath": ":".join(map(str, jars)),
+            "spark.hadoop.fs.s3a.endpoint": f"http://{self.address}",
+            "spark.hadoop.fs.s3a.endpoint.region": REGION,
+            "spark.hadoop.fs.s3a.path.style.access": "true",
+            "spark.hadoop.fs.s3a.access.key": LOGIN,
+            "spark.hadoop.fs.s3a.secret.key": PASSWORD,
+        }
 
     @property
     def of_pyarrow(self) -> dict[str, str]:
@@ -74,17 +114,12 @@ def running_s3(directory: Path) -> Iterator[S3Server]:
     }
     file = directory / "s3proxy.properties"
     file.write_text("".join(f"{name}={value}\n" for name, value in properties.items()))
-    (jar,) = fetch(parse_lock(LOCK.read_text(), LOCK.name), Silent(), resolve)
-    java = str(java_home(17, Silent(), newer=True) / "bin/java")
-    with open(directory / "s3proxy.log", "wb") as log:
-        command = [java, "-Xmx256m", "-XX:TieredStopAtLevel=1", "-jar", str(jar), "--properties", str(file)]
-        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+    server = S3Server(address, directory)
+    server.start()
     try:
-        _wait_for(address, process, directory / "s3proxy.log")
-        yield S3Server(address)
+        yield server
     finally:
-        process.kill()
-        process.wait()
+        server.stop()
 
 
 def _wait_for(address: str, process: subprocess.Popen[bytes], log: Path) -> None:

@@ -21,6 +21,7 @@ from helenus_schemas.settings.fields import (
     CommaList,
     Milliseconds,
     PassThrough,
+    PathOrUrl,
     ReplicationFactor,
     listener_address,
 )
@@ -84,9 +85,10 @@ class WorkerSettings(ListenerSettings, PulsarSettings, KafkaSettings, LogSetting
     group_id: Annotated[str, Group("Worker", "HIGH")] = ""
     """Workers with one `group.id`, each with its own `checkpoint.dir`, elect one that runs the connectors; the others
     [stand by](operations.md#workers-of-a-group). Default: none, the worker is alone."""
-    state_checkpoint_dir: Annotated[Path | None, Group("Worker")] = None
-    """A directory that all workers of the group share, on NFS, CephFS and the like: connectors with `state` keep it
-    there, and the next leader [goes on with it](state.md#in-a-group). Default: none, it begins the state anew."""
+    state_checkpoint_dir: Annotated[PathOrUrl, Group("Worker")] = ""
+    """A directory that all workers of the group share: on NFS, CephFS and the like, or by the URL of a file system of
+    Spark's, such as `s3a://bucket/directory`. Connectors with `state` keep it there, and the next leader [goes on with
+    it](state.md#in-a-group). Default: none, it begins the state anew."""
     session_timeout_ms: Annotated[Milliseconds, Field(ge=1), Group("Worker", "LOW")] = 6000
     """After how long without a sign of life of the worker that runs the connectors another one takes over. Kafka's
     brokers take 6000 at least (`group.min.session.timeout.ms`)."""
@@ -147,6 +149,16 @@ class WorkerSettings(ListenerSettings, PulsarSettings, KafkaSettings, LogSetting
     def _check_listener(cls, value: str) -> str:
         if listener_address(value) is None:
             raise ValueError("give one listener as http://host:port or https://host:port")
+        return value
+
+    @field_validator("checkpoint_dir", mode="before")
+    @classmethod
+    def _check_checkpoint(cls, value: object) -> object:
+        if isinstance(value, str) and re.match(r"[A-Za-z][\w+.-]*:/", value):
+            raise ValueError(
+                "give a local path. For a worker that another host replaces, or without a disk: set group.id, by which "
+                "positions are with the brokers, and for connectors with state state.checkpoint.dir, which may be a URL"
+            )
         return value
 
     @field_validator("data_source_keyspace")
@@ -307,6 +319,17 @@ class WorkerSettings(ListenerSettings, PulsarSettings, KafkaSettings, LogSetting
         return _in_topic(self.group_id)
 
     @property
+    def state_mount(self) -> Path | None:
+        """Return `state.checkpoint.dir` where it is a path; None where it is a URL, or not set."""
+        path = self.state_checkpoint_dir
+        return Path(path) if path and "://" not in path else None
+
+    @property
+    def state_url(self) -> str | None:
+        """Return `state.checkpoint.dir` where it is the URL of a file system of Spark's, or None."""
+        return self.state_checkpoint_dir if "://" in self.state_checkpoint_dir else None
+
+    @property
     def producer_config(self) -> dict[str, str]:
         """Return librdkafka's settings of every producer. A flush does not wait for `linger.ms`, and
         ends every batch.
@@ -343,7 +366,9 @@ def _group_conflicts(properties: Mapping[str, str]) -> Iterator[tuple[str, str]]
     if "standby.timeout.ms" in properties:
         yield "standby.timeout.ms", "leave it out: it is for workers that share checkpoint.dir, and have no group.id"
     shared, own = (properties.get(key, "").strip() for key in ("state.checkpoint.dir", "checkpoint.dir"))
-    if shared and own and Path(os.path.realpath(shared)).is_relative_to(os.path.realpath(own)):
+    shared = shared.removeprefix("file://")
+    is_path = shared != "" and "://" not in shared
+    if is_path and own and Path(os.path.realpath(shared)).is_relative_to(os.path.realpath(own)):
         yield "state.checkpoint.dir", "it is in checkpoint.dir, which is this worker's own: name one that all share"
 
 

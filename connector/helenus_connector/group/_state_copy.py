@@ -46,7 +46,7 @@ def copy_state(source: Path, target: Path, checkpoint: str) -> None:
         shutil.rmtree(unfinished, ignore_errors=True)
         unfinished.mkdir(parents=True)
         if _copy(source, unfinished, Path(checkpoint)):
-            _name_schemas(unfinished / checkpoint, target / checkpoint)
+            name_schemas(unfinished / checkpoint, target / checkpoint)
             for directory, _, _ in os.walk(unfinished):
                 durable.sync(Path(directory))
             unfinished.rename(target)
@@ -60,19 +60,38 @@ def _copy(source: Path, target: Path, checkpoint: Path) -> bool:
     """Copy the files of a state. Returns False if some of them vanished meanwhile."""
     spark = source / checkpoint
     try:
-        # 1. Before the last batch is asked for: what they say of a later one is not so yet.
-        _copy_files(source, target, Path(), lambda path: _part(path, checkpoint) is None)
+        # Before the last batch is asked for: what they say of a later one is not so yet.
+        for path in list_own_files(source, checkpoint):
+            _link(source / path, target / path)
         committed = latest_committed(spark)
-        for part in (_OFFSETS, _COMMITS, _STATE):
-            _copy_files(source, target, checkpoint / part, lambda path: _is_wanted(path, checkpoint, committed))
-        # 2. A snapshot is there once all files are that it shares with others.
-        _copy_files(source, target, checkpoint / _STATE, lambda path: _SHARED_FILES in path.parts)
+        for path in list_batch_files(source, checkpoint, committed):
+            _link(source / path, target / path)
     except FileNotFoundError:
         return False
-    return latest_committed(spark) - committed < _MOST_NEW_BATCHES
+    return not is_moving(spark, committed)
 
 
-def _name_schemas(spark: Path, final: Path) -> None:
+def list_own_files(source: Path, checkpoint: Path) -> Iterator[Path]:
+    """Yield the files of a state that are no batch's, as paths below `source`. Raises OSError."""
+    return _wanted_files(source, Path(), lambda path: _part(path, checkpoint) is None)
+
+
+def list_batch_files(source: Path, checkpoint: Path, committed: int) -> Iterator[Path]:
+    """Yield Spark's files of the state after the batch `committed`, and of where the batch after it ends, as paths
+    below `source`. Raises OSError.
+    """
+    for part in (_OFFSETS, _COMMITS, _STATE):
+        yield from _wanted_files(source, checkpoint / part, lambda path: _is_wanted(path, checkpoint, committed))
+    # A snapshot is there once all files are that it shares with others.
+    yield from _wanted_files(source, checkpoint / _STATE, lambda path: _SHARED_FILES in path.parts)
+
+
+def is_moving(spark: Path, committed: int) -> bool:
+    """Return whether Spark may have removed files of the state after the batch `committed` by now."""
+    return latest_committed(spark) - committed >= _MOST_NEW_BATCHES
+
+
+def name_schemas(spark: Path, final: Path) -> None:
     """Have the metadata in a copy of a checkpoint name the files of the copy, which is to be `final`."""
     prefix = json.dumps(str(final))[1:-1]
     for directory in spark.glob(f"{_STATE}/*/{_METADATA}"):
@@ -83,10 +102,10 @@ def _name_schemas(spark: Path, final: Path) -> None:
             durable.sync(path)
 
 
-def _copy_files(source: Path, target: Path, part: Path, is_wanted: Callable[[Path], bool]) -> None:
+def _wanted_files(source: Path, part: Path, is_wanted: Callable[[Path], bool]) -> Iterator[Path]:
     for path in _files(source, part):
         if path.name not in _NOT_COPIED and path.suffix not in _UNFINISHED and is_wanted(path):
-            _link(source / path, target / path)
+            yield path
 
 
 def _files(source: Path, part: Path) -> Iterator[Path]:

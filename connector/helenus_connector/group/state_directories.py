@@ -11,60 +11,29 @@ and removes nothing. Without the setting a state is on its worker's disk: the ne
 
 from __future__ import annotations
 
-import contextlib
 import secrets
-import shutil
-from dataclasses import asdict, dataclass
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from urllib.parse import quote
+from typing import Any
 
 import structlog
 
 from helenus_connector.config.worker import WorkerSettings
+from helenus_connector.group._backed_up_states import BackedUpStates, local_directory
+from helenus_connector.group._hadoop_files import KEY, HadoopFiles, StateFiles, repeated
 from helenus_connector.group._leader import Leader
-from helenus_connector.group._state_copy import Moving, copy_state
+from helenus_connector.group._mounted_states import MountedStates
+from helenus_connector.group._state_home import StateHome as StateHome
+from helenus_connector.group._state_home import StateName as StateName
 from helenus_connector.group.shared_topic import SharedTopic
 from helenus_schemas.errors import HelenusError, Kind
-from helenus_schemas.service import durable, ownership
+from helenus_schemas.service import ownership
 from helenus_schemas.service.failpoints import reach
 
 _log = structlog.get_logger(__name__)
-_STATE, _DIRECTORY = "helenus-state-", "helenus-state-directory"
-_ID_FILE = "directory.id"
-KEY = "state.checkpoint.dir"
-
-
-@dataclass(frozen=True)
-class StateName:
-    """The name of a state below a leader's directory. Spark's checkpoint is in its `checkpoint`, empty for the
-    directory itself; `identity` is the file that says what the state is of.
-    """
-
-    parts: tuple[str, ...]
-    checkpoint: str
-    identity: str
-
-    @property
-    def path(self) -> Path:
-        """Path below a leader's directory."""
-        names = [quote(part, safe="") for part in self.parts]
-        return Path(*(f"%2E{name[1:]}" if name.startswith(".") else name for name in names))
-
-    @property
-    def key(self) -> str:
-        """Key of the note in the group's topic."""
-        return _STATE + "/".join(quote(part, safe="") for part in self.parts)
-
-
-@dataclass(frozen=True)
-class StateHome:
-    """The `directory` of a state in this leader's time. It is a copy if `is_copy`, which is not kept yet. `loss` says
-    why there is none though there was one; it is empty if there is one, or never was.
-    """
-
-    directory: Path
-    is_copy: bool = False
-    loss: str = ""
+_DIRECTORY = "helenus-state-directory"
+_OpenFiles = Callable[[Any, str], StateFiles]
 
 
 @dataclass(frozen=True)
@@ -87,9 +56,9 @@ class _StateNote:
 
 def check_state_directory(worker: WorkerSettings) -> None:
     """Raise HelenusError CONFIG if `state.checkpoint.dir` is not there, or others may change it. It is never made: one
-    that is missing is not mounted.
+    that is missing is not mounted. Of a URL nothing is checked, which takes Spark.
     """
-    if (directory := worker.state_checkpoint_dir) is None:
+    if (directory := worker.state_mount) is None:
         return
     if not directory.is_dir():
         advice = "mount it on each worker of the group, or make it, owned by the user that runs this"
@@ -102,64 +71,78 @@ class StateDirectories:
 
     Any thread may use it. Raises HelenusError: STATE for what can't be read or written, CONFIG if
     `state.checkpoint.dir` is another directory than that of the leader before, NOT_OWNER if another worker leads by
-    now, and the brokers' errors.
+    now, and the brokers' errors; of a file system by its URL as `StateFiles`.
     """
 
-    def __init__(self, worker: WorkerSettings, topic: SharedTopic, leader: Leader) -> None:
+    def __init__(
+        self, worker: WorkerSettings, topic: SharedTopic, leader: Leader, open_files: _OpenFiles = HadoopFiles
+    ) -> None:
+        self._worker = worker
         self._topic = topic
         self._leader = leader
-        root = worker.state_checkpoint_dir
-        self._root = None if root is None else root.absolute() / worker.group_name
-        self._mount = root
+        self._open_files = open_files
         self._name = f"{leader.number}-{leader.term[:8]}"
+        self._states: MountedStates | BackedUpStates | None = None
+        self._homes: dict[StateName, StateHome] = {}
 
     @property
     def is_shared(self) -> bool:
         """Return whether the next leader finds the states of this one."""
-        return self._root is not None
+        return bool(self._worker.state_checkpoint_dir)
 
-    def take(self, state: StateName, local: Path) -> StateHome:
+    def take(self, state: StateName, local: Path, spark: Any = None) -> StateHome:
         """Take a state over from the leader before, whose records this worker owns by now. `local` is where a worker
-        has it that has no `state.checkpoint.dir`.
+        has it that has no `state.checkpoint.dir`; by the session `spark` a file system is used that is named by a URL.
         """
         self._topic.update(lambda _: {})  # reads the topic once more if it has to
         note = _StateNote.from_value(self._topic.values().get(state.key))
-        if self._root is None:
+        states = self._open_states(spark)
+        if states is None:
             return self._take_local(note, local, state)
-        self._check_id()
-        own = self._root / self._name / state.path
-        if note is not None and note.is_shared and note.leader == self._name:
-            return StateHome(own, loss="" if own.exists() else "its directory was removed")
-        if note is None or not note.is_shared:
-            source = local if (local / state.identity).exists() else None
-        else:
-            source = self._root / note.leader / state.path
-            source = source if source.is_dir() else None
-        try:
-            shutil.rmtree(own, ignore_errors=True)  # of an attempt that was not kept
-            if source is None:
-                own.parent.mkdir(parents=True, exist_ok=True)
-                return StateHome(own, loss="" if note is None else _loss(note, self._root))
-            copy_state(source, own, state.checkpoint)
-        except Moving:
-            problem = "its former leader writes to the state so fast that it can't be copied"
-            raise HelenusError(Kind.BATCH_FAILED, problem, str(source)) from None
-        except OSError as error:
-            problem = f"cannot copy the state of the former leader: {error.strerror}"
-            raise HelenusError(Kind.STATE, problem, error.filename or str(own)) from None
-        _log.info("state.taken_over", state="/".join(state.parts), source=str(source))
-        reach("state.taken")
-        return StateHome(own, is_copy=True)
+        is_shared = note is not None and note.is_shared
+        with repeated(has_run=is_shared):
+            directory_id = states.read_id()
+        self._check_id(states, directory_id)
+        with repeated(has_run=is_shared):
+            if note is not None and note.is_shared and note.leader == self._name:
+                home = states.find_own(state)
+            else:
+                home = self._take_former(states, note, local, state)
+        self._homes[state] = home
+        return home
 
     def keep(self, state: StateName) -> None:
         """Note that the state is in this leader's directory, before anything else is written there. Then those of
         earlier leaders are removed.
         """
+        if (home := self._homes.get(state)) is not None:
+            home.save()
         note = asdict(_StateNote(self._name, self._leader.worker_id, self.is_shared))
         self._topic.update(lambda values: {} if values.get(state.key) == note else {state.key: note})
         reach("state.kept")
-        if self._root is not None:
-            self._remove_earlier(self._root, state)
+        if self._states is not None:
+            self._states.remove_earlier(state, self._leader.number)
+
+    def _open_states(self, spark: Any) -> MountedStates | BackedUpStates | None:
+        if self._states is None:
+            self._states = _open_states(self._worker, self._name, spark, self._open_files)
+            if isinstance(self._states, BackedUpStates):
+                self._states.remove_local_leftovers()
+        return self._states
+
+    def _take_former(
+        self, states: MountedStates | BackedUpStates, note: _StateNote | None, local: Path, state: StateName
+    ) -> StateHome:
+        """Copy the state of the leader before, or that which this worker had alone."""
+        source: Path | str | None = local if (local / state.identity).exists() else None
+        if note is not None and note.is_shared:
+            source = states.find_former(state, note.leader)
+        home = states.copy(state, source)  # type: ignore[arg-type]  # what one finds, it copies
+        if home.is_copy:
+            _log.info("state.taken_over", state="/".join(state.parts), source=str(source))
+            reach("state.taken")
+            return home
+        return home if note is None else replace(home, loss=_loss(note, states.where))
 
     def _take_local(self, note: _StateNote | None, local: Path, state: StateName) -> StateHome:
         if note is not None and note.is_shared:
@@ -167,66 +150,50 @@ class StateDirectories:
             advice = "set it as on the other workers; to begin the state anew, set it to an empty directory on all"
             raise HelenusError(Kind.CONFIG, problem, "/".join(state.parts), advice)
         has_state = note is None or (local / state.identity).exists()
-        return StateHome(local, loss="" if has_state or note is None else _loss(note, local))
+        return StateHome(local, loss="" if has_state or note is None else _loss(note, str(local)))
 
-    def _check_id(self) -> None:
+    def _check_id(self, states: MountedStates | BackedUpStates, directory_id: str | None) -> None:
         """Check that `state.checkpoint.dir` is that of the leader before, by a file there and its copy in the topic."""
-        assert self._root is not None
-        assert self._mount is not None
-        file = self._root / _ID_FILE
-        try:
-            if not self._mount.is_dir():
-                advice = "mount it, and restart the task"
-                raise HelenusError(Kind.STATE, f"{KEY}: there is no such directory", str(self._mount), advice)
-            self._root.mkdir(mode=0o700, exist_ok=True)
-            noted = self._topic.values().get(_DIRECTORY)
-            with contextlib.suppress(FileNotFoundError):
-                file_id = file.read_text().strip()
-                if noted is None:  # no leader before had one, or the topic was made anew
-                    self._topic.update(lambda _: {_DIRECTORY: file_id})
-                if noted in (None, file_id):
-                    return
-                advice = (
-                    "mount the same directory on all workers of the group, and restart the task; or remove this file, "
-                    "and the states of the group begin anew"
-                )
-                problem = f"{KEY} is another directory than that of the leader before"
-                raise HelenusError(Kind.CONFIG, problem, str(file), advice)
+        noted = self._topic.values().get(_DIRECTORY)
+        if directory_id is None:
             # Once the topic has it: a worker that ends in between finds no file, and does this again.
             new_id = secrets.token_hex(8)
             self._topic.update(lambda _: {_DIRECTORY: new_id})
-            durable.write(file, f"{new_id}\n", "the identity of a directory", "state.id-saved")
-        except OSError as error:
-            problem = f"cannot use {KEY}: {error.strerror}"
-            raise HelenusError(Kind.STATE, problem, error.filename or str(self._root)) from None
-
-    def _remove_earlier(self, root: Path, state: StateName) -> None:
-        """Remove a state from the directories of earlier leaders: what can't be removed is, by a later leader."""
-        for directory in root.glob("*-*"):
-            number = directory.name.partition("-")[0]
-            if number.isdigit() and int(number) < self._leader.number:
-                shutil.rmtree(directory / state.path, ignore_errors=True)
-                for parent in (directory / state.path).parents:
-                    if not parent.is_relative_to(directory):
-                        break
-                    with contextlib.suppress(OSError):  # others are in it
-                        parent.rmdir()
+            states.write_id(new_id)
+        elif noted is None:  # no leader before had one, or the topic was made anew
+            self._topic.update(lambda _: {_DIRECTORY: directory_id})
+        elif noted != directory_id:
+            advice = (
+                "set the same directory on all workers of the group, and restart the task; or remove this file, "
+                "and the states of the group begin anew"
+            )
+            problem = f"{KEY} is another directory than that of the leader before"
+            raise HelenusError(Kind.CONFIG, problem, states.id_file, advice)
 
 
-def latest_directory(worker: WorkerSettings, state: StateName) -> Path | None:
-    """Return the directory of the last leader that has a state; None if there is none. For when no worker runs."""
-    if worker.state_checkpoint_dir is None:
+def find_latest(worker: WorkerSettings, state: StateName, spark: Any) -> Path | None:
+    """Return the directory of the last leader that has a state, None if there is none: for when no worker runs. From a
+    file system by its URL it is copied to this worker's disk, where the next worker removes it. Raises HelenusError.
+    """
+    states = _open_states(worker, "latest", spark, HadoopFiles)
+    if isinstance(states, BackedUpStates):
+        source = states.find_latest(state)
+        return None if source is None else states.copy(state, source).directory
+    return None if states is None else states.find_latest(state)
+
+
+def _open_states(
+    worker: WorkerSettings, leader: str, spark: Any, open_files: _OpenFiles
+) -> MountedStates | BackedUpStates | None:
+    if (mount := worker.state_mount) is not None:
+        return MountedStates(mount, worker.group_name, leader)
+    if (url := worker.state_url) is None:
         return None
-    root = worker.state_checkpoint_dir.absolute() / worker.group_name
-    directories = {
-        int(directory.name.partition("-")[0]): directory / state.path
-        for directory in root.glob("*-*")
-        if directory.name.partition("-")[0].isdigit() and (directory / state.path).is_dir()
-    }
-    return directories[max(directories)] if directories else None
+    local = local_directory(worker.checkpoint_dir)
+    return BackedUpStates(open_files(spark, url), url, worker.group_name, leader, local)
 
 
-def _loss(note: _StateNote, where: Path) -> str:
+def _loss(note: _StateNote, where: str) -> str:
     if note.is_shared:
         return f"the directory of the leader before, {note.leader}, is not in {where}"
     return f"it was on the disk of the worker {note.worker_id}"

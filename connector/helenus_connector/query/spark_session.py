@@ -66,6 +66,15 @@ _INTERNALS = {
     ),
 }
 """Names of Spark's own that other versions may not have."""
+_S3 = {
+    "spark.hadoop.fs.s3a.attempts.maximum": "3",
+    "spark.hadoop.fs.s3a.retry.limit": "3",
+    "spark.hadoop.fs.s3a.connection.establish.timeout": "5s",
+    "spark.hadoop.fs.s3a.connection.timeout": "30s",
+}
+"""For a state in S3: a batch waits for it, and so does a worker that is to end. By itself the client tries for minutes;
+we try again as well, and say why.
+"""
 # With executors elsewhere, they have to reach the driver: Spark takes the machine's name then.
 _LOCAL_ADDRESSES = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
 _JAVA_OPTIONS = "spark.driver.extraJavaOptions"
@@ -364,6 +373,8 @@ def _spark_settings(worker: WorkerSettings, directory: Path) -> dict[str, str]:
     defaults = security_settings(master, configured) | (_LOCAL_ADDRESSES if local else {})
     has_internals = obstacle(worker) is None
     defaults[SETTING] = str(has_internals).lower()
+    if (worker.state_url or "").startswith("s3a:"):
+        defaults |= _S3
     if has_internals:
         defaults |= _INTERNALS
     if has_internals and not is_submitted():  # or Java's class path is the operator's

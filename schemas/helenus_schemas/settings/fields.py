@@ -16,6 +16,9 @@ from helenus_schemas.settings import masking
 
 _HTTP = "give it as http://host:port or https://host:port"
 _PROTOCOL = re.compile("^(PLAINTEXT|SSL|SASL_PLAINTEXT|SASL_SSL)://", re.IGNORECASE)
+_AZURE = ("abfs", "abfss", "wasb", "wasbs")
+"""File systems that have a container before the @."""
+_FILE_SYSTEM = "give a path, or a URL such as s3a://bucket/directory or hdfs://namenode:8020/directory"
 _PULSAR = "give it as pulsar://host:port or pulsar+ssl://host:port, with commas between several host:port"
 
 
@@ -170,6 +173,32 @@ def path(value: object) -> object:
     return value
 
 
+def _path_or_url(value: str) -> str:
+    """Return a path, or the URL of a directory on a file system of Spark's without a slash at its end; that of a local
+    one as its path.
+    """
+    scheme, separator, location = value.partition("://")
+    if not separator:
+        return str(path(value))
+    if not re.fullmatch("[a-z][a-z0-9+.-]*", scheme) or not location:
+        raise ValueError(_FILE_SYSTEM)
+    if scheme in ("s3", "s3n", "http", "https"):
+        raise ValueError(f"Spark has no file system {scheme}://: S3 and what speaks like it is s3a://bucket/directory")
+    host, _, directory = location.partition("/")
+    login, has_login, _ = host.rpartition("@")
+    if has_login and (":" in login or scheme not in _AZURE):
+        raise ValueError("leave the login out: give it as spark.hadoop.*, such as spark.hadoop.fs.s3a.access.key")
+    if re.search(r"[\s?#%]", value) or ".." in directory.split("/") or "//" in location.strip("/"):
+        raise ValueError("leave out blanks, ?, #, %, '..' and empty folders")
+    if scheme == "file":
+        if host:
+            raise ValueError("give a local directory as a path")
+        return f"/{directory}"
+    if not host and scheme != "hdfs":
+        raise ValueError(_FILE_SYSTEM)
+    return value.rstrip("/")
+
+
 def _replication_factor(value: int) -> int:
     if value != -1 and not 0 < value < 1 << 15:
         raise ValueError("a number of brokers, or -1 for what the brokers have as their default")
@@ -212,6 +241,8 @@ Brokers = Annotated[str, AfterValidator(_brokers)]
 PulsarUrl = Annotated[str, AfterValidator(_pulsar_url)]
 PulsarName = Annotated[str, AfterValidator(_pulsar_name)]
 """A tenant's or a namespace's name."""
+PathOrUrl = Annotated[str, AfterValidator(_path_or_url)]
+"""A local directory, or one on a file system of Spark's by its URL."""
 HttpUrl = Annotated[str, AfterValidator(_http_url)]
 RegistryUrls = Annotated[str, AfterValidator(_registries)]
 """URLs of HTTP or HTTPS with commas between them, or none; they may have logins."""

@@ -117,6 +117,9 @@ group.id={{ $worker.groupId }}
 {{- if $worker.stateClaim }}
 state.checkpoint.dir=/var/lib/helenus-state
 {{- end }}
+{{- if $worker.stateUrl }}
+state.checkpoint.dir={{ $worker.stateUrl }}
+{{- end }}
 {{- include "helenus.defaults" (dict "text" $text "defaults" (list (list "startup.timeout.ms" "300000") (list "log.format" "json") (list "spark.master" "local[2,4]") (list "spark.driver.memory" "1g"))) }}
 
 # connector.properties of the values.

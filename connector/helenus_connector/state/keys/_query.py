@@ -21,7 +21,7 @@ from helenus_connector.config.run_directory import replace
 from helenus_connector.config.state import marker_topic
 from helenus_connector.config.worker import WorkerSettings
 from helenus_connector.control.topic_ownership import TopicOwnership
-from helenus_connector.group.state_directories import StateDirectories, StateName
+from helenus_connector.group.state_directories import StateDirectories, StateHome, StateName
 from helenus_connector.journal.batch_marks import BatchMarks, read_marks
 from helenus_connector.journal.support import obstacle
 from helenus_connector.log.choice import data_planner
@@ -68,6 +68,7 @@ class KeysQuery(QueryRunner):
         self._states = states
         self.tables = dict(tables)
         self._directory = directory
+        self._home = StateHome(checkpoint.parent)
         self._query: Any = None
         # The requests are in transactions where the connector's records are; or else some may come twice.
         self._is_once = any(s.exactly_once_support != "disabled" for s in tables.values())
@@ -92,7 +93,7 @@ class KeysQuery(QueryRunner):
         if self._is_once:
             plan = self._own_requests(plan, spark)
         if self._states is not None:  # once the leader before is fenced
-            plan = self._take_state(plan, self._states)
+            plan = self._take_state(plan, self._states, spark)
         _check_identity(plan)
         marks = self._read_marks(plan) if plan.owner is not None else None
         if self._states is not None:
@@ -104,6 +105,12 @@ class KeysQuery(QueryRunner):
         if self._query is not None:
             _log.info("state.started", connector=self.name, topics=len(plan.tables))
             self.watch(self._query)
+            self._home.save_at_end()
+
+    def is_wanted(self) -> bool:
+        """Return whether the current run is to go on."""
+        self._home.save_if_quiet()
+        return super().is_wanted()
 
     def _own_requests(self, plan: KeysPlan, spark: Any) -> KeysPlan:
         """Own the requests of a run, and fence the former one. Return its plan, without an owner where Kafka fences
@@ -115,9 +122,9 @@ class KeysQuery(QueryRunner):
         owner = self._ownership.owner
         return dataclasses.replace(plan, owner=owner) if isinstance(owner, RecordsOwner) else plan
 
-    def _take_state(self, plan: KeysPlan, states: StateDirectories) -> KeysPlan:
+    def _take_state(self, plan: KeysPlan, states: StateDirectories, spark: Any) -> KeysPlan:
         """Take the state over from the leader before. Return the plan, with where it is now."""
-        home = states.take(_state(self.name), state_directory(self._worker, self.name))
+        self._home = home = states.take(_state(self.name), state_directory(self._worker, self.name), spark)
         if home.loss:
             reason = f"{home.loss}: keys are learned from the data topics"
             _log.warning("state.begun_anew", connector=self.name, reason=reason, does="nulls of before may come again")
@@ -163,6 +170,7 @@ class KeysQuery(QueryRunner):
             marked = marks.batch(batch.number)
             topics = [topic for topic, followed in plan.tables.items() if not followed.markers]
             self._claim(topics, plan.owner.producers // 2)  # again, once in a while
+        self._home.save()
         rows = batch.frame.mapInArrow(request_reads(plan, marked), DONE).collect()
         self._apply_results(plan, rows)
         size, seconds = measure_state(self._query), time.monotonic() - started_at

@@ -95,6 +95,7 @@ class RowsQuery(QueryRunner):
         self._identity: StateIdentity | None = None
         self._due_times: dict[int, float] = {}
         self._place_counts: dict[int, tuple[int, int]] = {}
+        self._home = StateHome(self._local)
         self._query: Any = None
         self._gaps = GapLog()
         self._nodes_without_cells: set[str] = set()
@@ -159,6 +160,7 @@ class RowsQuery(QueryRunner):
         task, identity = self._task, self._identity
         if self.is_stopped or task is None or self._find_task() is not task:
             return False
+        self._home.save_if_quiet()
         return identity is None or not self._advance_proof(task, identity)
 
     def _run_query(self, spark: Any, task: Task) -> None:
@@ -170,7 +172,7 @@ class RowsQuery(QueryRunner):
             slots = task_slots(spark)
             self._ownership.begin_run(slots)
             self._claim(task, slots)
-            home = self._states.take(state, self._local)
+            self._home = home = self._states.take(state, self._local, spark)
             self._connectors.held_positions(self._group).spark_checkpoint = self.checkpoint = home.directory
         identity, self._snapshot_ends = self._check_identity(spark, task, home.loss), None
         if self._states is None:
@@ -211,6 +213,7 @@ class RowsQuery(QueryRunner):
         _log.info("query.started", group=self._group, state="rows")
         self._query, self._identity = query, identity
         self.watch(query)
+        self._home.save_at_end()
 
     def _claim(self, task: Task, slots: int) -> None:
         """Own the table's records; again, once in a while. Raises HelenusError."""
@@ -362,6 +365,7 @@ class RowsQuery(QueryRunner):
             marked = None if marks is None else marks.batch(batch.number)
             if marked is not None:  # before it is published, or a disk that forgets it would leave an older state
                 sync_planned(self.checkpoint, batch.number)
+            self._home.save()
             rows = batch.frame.mapInArrow(publish(plan, task.settings, marked), DONE).collect()
         except PySparkException as failure:
             raise error_in(str(failure)) or failure from None

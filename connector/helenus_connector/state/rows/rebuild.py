@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import closing
+from contextlib import ExitStack, closing
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 
@@ -20,7 +21,7 @@ from helenus_connector.config.worker import WorkerSettings
 from helenus_connector.control.fences import owned
 from helenus_connector.control.plan import QueryPlan
 from helenus_connector.gate.event_content import decode_key
-from helenus_connector.group.state_directories import StateName, latest_directory
+from helenus_connector.group.state_directories import StateName, find_latest
 from helenus_connector.interfaces.merged_change import RowChange
 from helenus_connector.log.choice import data_log
 from helenus_connector.query import worker_process
@@ -63,21 +64,23 @@ def rebuild(worker: WorkerSettings, settings: ConnectorSettings, to: str | None)
 
 
 def _rebuild(worker: WorkerSettings, settings: ConnectorSettings, directory: Path) -> int:
-    state = StateName(("rows", settings.name, settings.query_group), "", _identity.NAME)
-    checkpoint = latest_directory(worker, state) or worker.checkpoint_dir.absolute() / settings.query_group
-    identity = _identity.load_identity(checkpoint)
-    if identity is None or not any((checkpoint / "commits").glob("[0-9]*")):
-        raise HelenusError(Kind.STATE, "there is no state yet", str(checkpoint), "run the connector first")
-    _identity.check_identity(
-        identity, f"{settings.keyspace}.{settings.table}", settings.events, len(identity.places), checkpoint
-    )
-    with closing(data_log(worker)) as log:
-        if settings.data not in log.topics():
-            log.create(settings.data, len(identity.places), *settings.data_creation)
-    plan = QueryPlan(worker, {settings.events: settings}, str(directory), settings.query_group, places=identity.places)
-    spark = start_session(worker, directory, has_state=True)
-    try:
-        session = new_session(spark, identity.slots)
+    name = StateName(("rows", settings.name, settings.query_group), "", _identity.NAME)
+    with ExitStack() as cleanup:
+        # Elsewhere than on a disk, the state comes by Spark's client; or Spark starts once there is something to do.
+        spark = None if worker.state_url is None else _start_spark(worker, directory, cleanup)
+        checkpoint = find_latest(worker, name, spark) or worker.checkpoint_dir.absolute() / settings.query_group
+        identity = _identity.load_identity(checkpoint)
+        if identity is None or not any((checkpoint / "commits").glob("[0-9]*")):
+            raise HelenusError(Kind.STATE, "there is no state yet", str(checkpoint), "run the connector first")
+        _identity.check_identity(
+            identity, f"{settings.keyspace}.{settings.table}", settings.events, len(identity.places), checkpoint
+        )
+        with closing(data_log(worker)) as log:
+            if settings.data not in log.topics():
+                log.create(settings.data, len(identity.places), *settings.data_creation)
+        places = identity.places
+        plan = QueryPlan(worker, {settings.events: settings}, str(directory), settings.query_group, places=places)
+        session = new_session(spark or _start_spark(worker, directory, cleanup), identity.slots)
         state = session.read.format("statestore").option("stateVarName", STATE).load(str(checkpoint))
         pages = state.selectExpr("key.place AS place", "user_map_key.key AS name", "user_map_value.value AS value")
         rows = pages.mapInArrow(_rows, pages.schema)
@@ -85,8 +88,12 @@ def _rebuild(worker: WorkerSettings, settings: ConnectorSettings, directory: Pat
         sorted_rows = rows.repartition(identity.slots, "place").sortWithinPartitions("name", ascending=False)
         counts = sorted_rows.mapInArrow(_publish(plan, settings, identity, time.time()), _RECORDS)
         return sum(row.records for row in counts.collect())
-    finally:
-        spark.stop()
+
+
+def _start_spark(worker: WorkerSettings, directory: Path, cleanup: ExitStack) -> Any:
+    spark = start_session(worker, directory, has_state=True)
+    cleanup.callback(spark.stop)
+    return spark
 
 
 def _rows(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
