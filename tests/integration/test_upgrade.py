@@ -113,7 +113,7 @@ def test_upgrade_and_back(pipeline: Pipeline, worker: Command, session: Any, for
 
     # Today's, the agent without its disk: its state is that of the table in Cassandra.
     shutil.rmtree(pipeline.directory / "state")
-    former_lines = {command: len(lines(command, "")) for command in (agent, worker)}
+    agent_lines, worker_lines = len(lines(agent, "")), len(lines(worker, ""))
     agent.start().ready()
     worker.start().ready()
     write("UPDATE {} SET w = 'merged' WHERE k = 1 AND c = 1")
@@ -122,8 +122,8 @@ def test_upgrade_and_back(pipeline: Pipeline, worker: Command, session: Any, for
     write("ALTER TABLE {} ADD x int")
     write("UPDATE {} SET x = 1 WHERE k = 1 AND c = 2")
     converge()
-    assert "state.restored" in since(agent, former_lines[agent])
-    assert "state.begun_anew" not in since(worker, former_lines[worker])
+    assert "state.restored" in since(agent, agent_lines)
+    assert "state.begun_anew" not in since(worker, worker_lines)
     row = last_record(pipeline, MERGED, 1, 1)
     assert row["op"] == "u"
     before = {name: row["before"][name] for name in "kcvw"}
