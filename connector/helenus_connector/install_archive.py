@@ -18,6 +18,7 @@ from helenus_connector.config.worker import WorkerSettings
 from helenus_connector.query.class_archive import INSTALLED, LISTED
 from helenus_connector.query.spark_session import class_archive, run_task, start_session
 from helenus_connector.query.stream import warm_up
+from helenus_schemas.service import logs
 
 
 def main() -> None:
@@ -25,6 +26,7 @@ def main() -> None:
     standard error, if it can't.
     """
     target = Path(sys.argv[1]) if sys.argv[1:] else INSTALLED
+    logs.configure()
     with errors_shown():
         directory = make()
         try:
