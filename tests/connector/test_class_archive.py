@@ -282,5 +282,5 @@ def test_spark_starts_with_it(tmp_path: Path, cache: Path, monkeypatch: pytest.M
     file.chmod(0o600)
     file.write_bytes(file.read_bytes()[:1_000_000])
     damaged = run("-c", START, str(tmp_path / "third"))
-    assert damaged.stdout.split() == ["False", "False"]
+    assert damaged.stdout.split()[-2:] == ["False", "False"], "Java has ended, and was started without it"
     assert damaged.stderr.count("class_archive.unused") == 1
