@@ -273,6 +273,13 @@ def test_a_state_that_is_lost(tmp_path: Path) -> None:
         first.keep(state)
     shutil.rmtree(tmp_path / "shared")
     second = states(tmp_path, 2, SharedTopic(topic))
+    for _ in range(2):
+        with pytest.raises(HelenusError, match="nothing of the leaders before, as one that is not mounted") as error:
+            second.take(ROWS, tmp_path)
+    assert error.value.kind is Kind.CONFIG
+    assert error.value.advice.endswith("make this an empty file, and the states of the group begin anew")
+    assert error.value.where.endswith("directory.id")
+    Path(error.value.where).touch()
     for state in (ROWS, KEYS):
         home = second.take(state, tmp_path)
         assert "the directory of the leader before, 1-" in home.loss

@@ -51,7 +51,9 @@ class BackedUpStates:
         return f"{self._root}/{ID_FILE}"
 
     def read_id(self) -> str | None:
-        """Return the identity of the directory; None if it has none yet. Raises HelenusError."""
+        """Return the identity of the directory; None if it has none, and empty if an operator wants a new one. Raises
+        HelenusError.
+        """
         file = self._scratch_file()
         try:
             self._files.download(self.id_file, file)

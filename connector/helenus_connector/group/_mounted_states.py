@@ -33,8 +33,8 @@ class MountedStates:
         return str(self._root / ID_FILE)
 
     def read_id(self) -> str | None:
-        """Return the identity of the directory; None if it has none yet. Raises HelenusError STATE if it is not
-        mounted, or can't be read.
+        """Return the identity of the directory; None if it has none, and empty if an operator wants a new one. Raises
+        HelenusError STATE if it is not mounted, or can't be read.
         """
         with _errors_as_ours(f"cannot use {KEY}", self.where):
             if not self._mount.is_dir():

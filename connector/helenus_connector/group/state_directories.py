@@ -70,8 +70,8 @@ class StateDirectories:
     """The states of the connectors of a worker that leads its group, as the `leader` that its `topic` has noted.
 
     Any thread may use it. Raises HelenusError: STATE for what can't be read or written, CONFIG if
-    `state.checkpoint.dir` is another directory than that of the leader before, NOT_OWNER if another worker leads by
-    now, and the brokers' errors; of a file system by its URL as `StateFiles`.
+    `state.checkpoint.dir` is another directory than that of the leader before, or an empty one, NOT_OWNER if another
+    worker leads by now, and the brokers' errors; of a file system by its URL as `StateFiles`.
     """
 
     def __init__(
@@ -147,7 +147,10 @@ class StateDirectories:
     def _take_local(self, note: _StateNote | None, local: Path, state: StateName) -> StateHome:
         if note is not None and note.is_shared:
             problem = f"{KEY} is not set, and the group keeps the state of its connectors there"
-            advice = "set it as on the other workers; to begin the state anew, set it to an empty directory on all"
+            advice = (
+                "set it as on the other workers; or name another one on all, with an empty file GROUP.ID/directory.id "
+                "in it, and the state begins anew"
+            )
             raise HelenusError(Kind.CONFIG, problem, "/".join(state.parts), advice)
         has_state = note is None or (local / state.identity).exists()
         return StateHome(local, loss="" if has_state or note is None else _loss(note, str(local)))
@@ -155,19 +158,24 @@ class StateDirectories:
     def _check_id(self, states: MountedStates | BackedUpStates, directory_id: str | None) -> None:
         """Check that `state.checkpoint.dir` is that of the leader before, by a file there and its copy in the topic."""
         noted = self._topic.values().get(_DIRECTORY)
-        if directory_id is None:
-            # Once the topic has it: a worker that ends in between finds no file, and does this again.
+        if directory_id == "":  # an operator made it
+            # Once the topic has it: a worker that ends in between finds the empty file, and does this again.
             new_id = secrets.token_hex(8)
             self._topic.update(lambda _: {_DIRECTORY: new_id})
             states.write_id(new_id)
         elif noted is None:  # no leader before had one, or the topic was made anew
+            if directory_id is None:
+                directory_id = secrets.token_hex(8)
+                states.write_id(directory_id)
             self._topic.update(lambda _: {_DIRECTORY: directory_id})
         elif noted != directory_id:
-            advice = (
-                "set the same directory on all workers of the group, and restart the task; or remove this file, "
-                "and the states of the group begin anew"
-            )
             problem = f"{KEY} is another directory than that of the leader before"
+            if directory_id is None:
+                problem = f"{KEY} has nothing of the leaders before, as one that is not mounted"
+            advice = (
+                "set the directory of before on all workers of the group, and restart the task; or make this an empty "
+                "file, and the states of the group begin anew"
+            )
             raise HelenusError(Kind.CONFIG, problem, states.id_file, advice)
 
 
