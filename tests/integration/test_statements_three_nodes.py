@@ -14,12 +14,15 @@ from typing import Any
 import pytest
 from agent.test_control_plane_live import CDC, BareAgent
 from cassandra import ConsistencyLevel
-from cassandra.cluster import Session
-from cassandra.query import tuple_factory
+from cassandra.cluster import EXEC_PROFILE_DEFAULT, Cluster, ExecutionProfile, Session
+from cassandra.query import named_tuple_factory, tuple_factory
 from integration.test_statements import KEYSPACE, Told
 from patience import eventually
 
+from helenus_schemas.cql.table import read_tables
+from helenus_stack.compare import Difference, differences
 from helenus_stack.stack import Stack
+from helenus_stack.status import Status
 
 pytestmark = [pytest.mark.integration, pytest.mark.cluster, pytest.mark.timeout(900)]
 
@@ -37,11 +40,27 @@ class ToldThree(Told):
         return {**super().connector_properties(table), "snapshot.mode": "initial"}
 
     @cached_property
-    def _tuples(self) -> Session:
-        session = super()._tuples
-        session.default_consistency_level = ConsistencyLevel.ALL
-        assert session.row_factory is tuple_factory
-        return session
+    def at_all(self) -> Session:
+        return connect(self.status, ConsistencyLevel.ALL, tuple_factory)
+
+    def differences(self, table: str) -> list[Difference]:
+        keyspace, name = table.split(".")
+        definition = read_tables(self._named, keyspace, name).popitem()[1]
+        return differences(self.at_all, definition, self.records(table))
+
+    def stop(self) -> None:
+        self.at_all.cluster.shutdown()
+        super().stop()
+
+
+def connect(status: Status, level: int, row_factory: Any = named_tuple_factory) -> Session:
+    profile = ExecutionProfile(consistency_level=level, row_factory=row_factory, request_timeout=60)
+    return Cluster(
+        status.contact_points,
+        port=status.cql_port,
+        execution_profiles={EXEC_PROFILE_DEFAULT: profile},
+        schema_metadata_enabled=False,
+    ).connect()
 
 
 @contextmanager
@@ -79,8 +98,7 @@ def writing(session: Any, table: str, seed: int) -> Iterator[list[str]]:
 
 def test_what_is_published_changes_while_writes_go_on(three: Stack, tmp_path: Path) -> None:
     told = ToldThree(three.status(), tmp_path)
-    session = told._named.cluster.connect()
-    session.default_consistency_level = ConsistencyLevel.QUORUM
+    session = connect(told.status, ConsistencyLevel.QUORUM)
     session.execute(f"CREATE KEYSPACE told WITH replication = {REPLICATION}", timeout=60)
     for table in TABLES:
         session.execute(f"CREATE TABLE {table} (k int PRIMARY KEY, v text, n int)", timeout=60)
@@ -100,7 +118,9 @@ def test_what_is_published_changes_while_writes_go_on(three: Stack, tmp_path: Pa
 
     def runs(table: str, output_format: str) -> None:
         name = f"cdc-{table}"
-        eventually(lambda: told.state(name) == "RUNNING RUNNING", told.connector.tail)
+        eventually(
+            lambda: told.state(name) == "RUNNING RUNNING", lambda: f"{told.connectors()}\n{told.connector.tail()}"
+        )
         assert told.connectors()[name]["info"]["config"].get("output.format", "avro") == output_format
 
     try:
@@ -154,3 +174,4 @@ def test_what_is_published_changes_while_writes_go_on(three: Stack, tmp_path: Pa
         told.stop()
         for keyspace in ("told", KEYSPACE):
             session.execute(f"DROP KEYSPACE IF EXISTS {keyspace}", timeout=60)
+        session.cluster.shutdown()
