@@ -64,16 +64,18 @@ def build(directory: Path, pythons: Sequence[str], agent_python: str) -> None:
     os.environ.setdefault("SOURCE_DATE_EPOCH", str(time_of_source()))
     os.umask(0o022)  # packages have the modes of the files that are packed
     with tempfile.TemporaryDirectory() as folder:
-        work = Path(folder)
-        nfpm = find_nfpm(work)
-        source = build_source(work / "source")
-        wheels = {version: build_wheel(source, version, work / version) for version in pythons if find_python(version)}
+        scratch = Path(folder)
+        nfpm = find_nfpm(scratch)
+        source = build_source(scratch / "source")
+        wheels = {
+            version: build_wheel(source, version, scratch / version) for version in pythons if find_python(version)
+        }
         if agent_python not in wheels:
             raise BuildFailed(f"the agent's package needs a wheel for Python {agent_python}, which is not here")
-        tree = install_agent(wheels[agent_python], agent_python, work / "root")
-        artifacts = [source, *wheels.values(), describe_parts(tree, work)]
-        artifacts.append(describe_environment(wheels[agent_python], agent_python, work))
-        artifacts += [pack_agent(nfpm, form, tree, agent_python, work) for form in ("deb", "rpm")]
+        tree = install_agent(wheels[agent_python], agent_python, scratch / "root")
+        artifacts = [source, *wheels.values(), describe_parts(tree, scratch)]
+        artifacts.append(describe_environment(wheels[agent_python], agent_python, scratch))
+        artifacts += [pack_agent(nfpm, form, tree, agent_python, scratch) for form in ("deb", "rpm")]
         for path in artifacts:
             shutil.copy(path, directory / path.name)
     lines = [f"{hashlib.sha256((directory / path.name).read_bytes()).hexdigest()}  {path.name}\n" for path in artifacts]
@@ -171,24 +173,24 @@ def _remove_origin(site: Path) -> None:
         origin.unlink()
 
 
-def describe_parts(root: Path, work: Path) -> Path:
+def describe_parts(root: Path, scratch: Path) -> Path:
     """Write what is in the agent's package, with versions and licences."""
-    path = work / f"helenus-agent-{version_of_source()}.cdx.json"
+    path = scratch / f"helenus-agent-{version_of_source()}.cdx.json"
     (site,) = (root / PREFIX).glob("lib/*/site-packages")
     command = ["environment", "--output-reproducible", "--output-format", "JSON", "--output-file", str(path)]
     # It asks a Python for its packages: this one, which is told to have no others than those.
-    interpreter = work / "python"
+    interpreter = scratch / "python"
     interpreter.write_text(f'#!/bin/sh\nPYTHONPATH={site} exec {sys.executable} -S "$@"\n')
     interpreter.chmod(0o755)
     _run([sys.executable, "-m", "cyclonedx_py", *command, str(interpreter)])
     return path
 
 
-def describe_environment(wheel: Path, version: str, work: Path) -> Path:
+def describe_environment(wheel: Path, version: str, scratch: Path) -> Path:
     """Write what pip installs with a wheel for a worker, with versions and hashes: nothing is installed for it."""
     python = find_python(version)
     assert python is not None
-    report, requirements = work / "report.json", work / "requirements.txt"
+    report, requirements = scratch / "report.json", scratch / "requirements.txt"
     options = ["--dry-run", "--ignore-installed", "--report", str(report)]
     constraints = ["--constraint", str(ROOT / "constraints.txt")]
     _pip("--python", python, "install", *options, *constraints, f"{wheel}[{EXTRAS}]")
@@ -197,13 +199,13 @@ def describe_environment(wheel: Path, version: str, work: Path) -> Path:
         name, number = package["metadata"]["name"], package["metadata"]["version"]
         lines.append(f"{name}=={number} --hash=sha256:{package['download_info']['archive_info']['hashes']['sha256']}\n")
     requirements.write_text("".join(sorted(lines)))
-    path = work / f"helenus-{version_of_source()}.cdx.json"
+    path = scratch / f"helenus-{version_of_source()}.cdx.json"
     command = ["requirements", "--output-reproducible", "--output-format", "JSON", "--output-file", str(path)]
     _run([sys.executable, "-m", "cyclonedx_py", *command, str(requirements)])
     return path
 
 
-def pack_agent(nfpm: str, form: str, root: Path, version: str, work: Path) -> Path:
+def pack_agent(nfpm: str, form: str, root: Path, version: str, scratch: Path) -> Path:
     """Make the agent's package as a `deb` or an `rpm`."""
     release, machine = f"1.py{version.replace('.', '')}", platform.machine()
     name = {
@@ -218,13 +220,13 @@ def pack_agent(nfpm: str, form: str, root: Path, version: str, work: Path) -> Pa
         "PYTHON": version,
         "ROOT": str(ROOT),
     }
-    target = work / name
+    target = scratch / name
     command = [nfpm, "package", "--config", str(HERE / "agent/nfpm.yaml"), "--packager", form, "--target", str(target)]
     _run(command, settings)
     return target
 
 
-def find_nfpm(work: Path) -> str:
+def find_nfpm(scratch: Path) -> str:
     """Return the command of nfpm; build it if it is not here."""
     if command := shutil.which("nfpm"):
         return command
@@ -232,7 +234,7 @@ def find_nfpm(work: Path) -> str:
     if go is None:
         raise BuildFailed("neither nfpm nor Go is here, by which it is built: install one of them")
     print("building nfpm ...", flush=True)
-    module, target = HERE / "go", work / "nfpm"
+    module, target = HERE / "go", scratch / "nfpm"
     command = [go, "-C", str(module), "build", "-mod=readonly", "-trimpath", "-o", str(target)]
     _run([*command, "github.com/goreleaser/nfpm/v2/cmd/nfpm"], {"CGO_ENABLED": "0", "GOFLAGS": "-buildvcs=false"})
     return str(target)

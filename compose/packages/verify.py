@@ -41,10 +41,10 @@ def verify(directory: Path) -> None:
     python_of_agent = re.search(r"\.py3(\d+)_", packages[0].name)
     assert python_of_agent is not None
     with tempfile.TemporaryDirectory() as folder:
-        work = Path(folder)
+        scratch = Path(folder)
         for wheel in sorted(directory.glob("*.whl")):
-            check_wheel(wheel, version, work / wheel.name, with_connector=f"-cp3{python_of_agent[1]}-" in wheel.name)
-        check_package(packages[0], f"3.{python_of_agent[1]}", version, work / "root")
+            check_wheel(wheel, version, scratch / wheel.name, with_connector=f"-cp3{python_of_agent[1]}-" in wheel.name)
+        check_package(packages[0], f"3.{python_of_agent[1]}", version, scratch / "root")
 
 
 def check_sums(directory: Path) -> None:

@@ -405,6 +405,10 @@ def test_another_bucket_is_refused(tmp_path: Path) -> None:
     with pytest.raises(HelenusError, match="another directory than that of the leader before") as error:
         states(tmp_path, 2, topic, others).take(ROWS, tmp_path)
     assert "s3a://lake/states/workers/directory.id" in str(error.value)
+    emptied = StoredFiles()
+    with pytest.raises(HelenusError, match="nothing of the leaders before"):
+        states(tmp_path, 2, topic, emptied).take(ROWS, tmp_path)
+    assert not emptied.content
     with pytest.raises(HelenusError, match=r"state\.checkpoint\.dir is not set"):
         states(tmp_path, 2, topic, others, url="").take(ROWS, tmp_path)
     assert states(tmp_path, 2, topic, files).take(ROWS, tmp_path).is_copy

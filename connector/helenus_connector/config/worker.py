@@ -79,7 +79,8 @@ class WorkerSettings(ListenerSettings, PulsarSettings, KafkaSettings, LogSetting
     exclusive producers on Pulsar."""
     offset_storage_topic: Annotated[str, Group("Kafka")] = "helenus-offsets"
     """How the names of topics begin with what waits of connectors that publish exactly once, or of a group on Pulsar;
-    the connector's name follows."""
+    the connector's name follows. On Kafka one that you make needs one partition, `cleanup.policy=delete`,
+    `retention.ms=-1` and `retention.bytes=-1`."""
     offset_storage_replication_factor: Annotated[ReplicationFactor, Group("Kafka")] = -1
     """Replication factor of these topics. -1: the brokers' default."""
     group_id: Annotated[str, Group("Worker", "HIGH")] = ""
@@ -94,7 +95,8 @@ class WorkerSettings(ListenerSettings, PulsarSettings, KafkaSettings, LogSetting
     brokers take 6000 at least (`group.min.session.timeout.ms`)."""
     config_storage_topic: Annotated[str, Group("Kafka")] = "helenus-configs"
     """How the name of the topic begins with what the workers of a group share: connectors, with their passwords, and
-    how far snapshots are; the group's id follows."""
+    how far snapshots are; the group's id follows. One that you make needs one partition, and
+    `cleanup.policy=compact`."""
     config_storage_replication_factor: Annotated[ReplicationFactor, Group("Kafka")] = -1
     """Replication factor of this topic. -1: the brokers' default."""
     status_storage_topic: Annotated[str, Group("Kafka")] = "helenus-status"

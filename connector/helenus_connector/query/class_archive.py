@@ -33,6 +33,7 @@ from pathlib import Path
 import structlog
 
 from helenus_connector.config.run_directory import has_room
+from helenus_schemas.service.durable import sync
 from helenus_schemas.service.ownership import make_private, open_lock
 
 _log = structlog.get_logger(__name__)
@@ -129,9 +130,9 @@ class ClassArchive:
             try:
                 self._dump(names, new)
                 new.chmod(0o600 if is_private else 0o644)
-                _flush(new)
+                sync(new)
                 new.replace(file)
-                _flush(directory)
+                sync(directory)
             finally:
                 names.unlink(missing_ok=True)
                 new.unlink(missing_ok=True)
@@ -285,11 +286,3 @@ def _size_and_time(path: Path) -> str:
             raise
         return "-"  # a Java that has it elsewhere
     return f"{status.st_size} {int(status.st_mtime)}"
-
-
-def _flush(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -35,7 +35,8 @@ def find_forgetful(
             if failure.args[0].code() not in _UNCHECKED:
                 raise broker_error(failure.args[0], topic) from None
             continue
-        others = {key: config[key].value for key, value in wanted.items() if config[key].value != value}
+        # Brokers that only speak Kafka's protocol may not have each of them.
+        others = {key: config[key].value for key in wanted if key in config and config[key].value != wanted[key]}
         if others:
             problem = "the topic loses what it gets: " + _listed(others)
             alter = "set " + _listed({key: wanted[key] for key in others}) + " with kafka-configs.sh"
