@@ -16,7 +16,7 @@ BY_FILE := --dist loadfile --no-loadscope-reorder
 
 ##@ Use
 .PHONY: demo
-demo: $(READY) ## Show the full path on real servers (LOG=pulsar instead of kafka; KEEP=1 leaves it running)
+demo: $(READY) ## Show it all on real servers (LOG=pulsar; KEEP=1)
 	@$(BIN)/helenus-stack demo $(if $(LOG),--log $(LOG)) $(if $(KEEP),--keep)
 
 .PHONY: stop
@@ -29,11 +29,11 @@ wheel: $(READY) ## Make dist/helenus-….whl, for your own machines
 	@ls -lh dist/*.whl
 
 .PHONY: packages
-packages: build/packages-venv/.ready ## Make wheels for each Python here, .deb, .rpm and a list of parts in dist/ (needs Go or nfpm)
+packages: build/packages-venv/.ready ## Make wheels, .deb, .rpm, SBOMs (needs Go or nfpm)
 	@build/packages-venv/bin/python compose/packages/build.py dist
 
 .PHONY: release
-release: build/packages-venv/.ready ## Build and try all files of a release, VERSION=0.2.0; with COMMIT=1 commit its version, and say what to tag
+release: build/packages-venv/.ready ## Make and try a release, VERSION=0.2.0 (COMMIT=1: commit)
 	@build/packages-venv/bin/python compose/packages/release.py $(if $(COMMIT),--commit) $(VERSION)
 
 build/packages-venv/.ready: compose/packages/tools.txt
@@ -43,11 +43,11 @@ build/packages-venv/.ready: compose/packages/tools.txt
 
 ##@ Develop
 .PHONY: test
-test: test-unit ## The tests: first those without servers, then those with; what fails is run once more alone
+test: test-unit ## The tests: those without servers, then those with
 	$(BIN)/python tests/rerun_failed.py -m "integration and not cluster and not long" --durations=10 -- -n $(WORKERS) $(BY_FILE)
 
 .PHONY: test-long
-test-long: $(READY) ## The same in more modes, versions and forms, on the other message broker, and with more random examples
+test-long: $(READY) ## The same in more modes, versions and forms; on Pulsar
 	$(BIN)/pytest -m "hypothesis and not integration" --hypothesis-profile=long -n 2 $(BY_FILE)
 	$(BIN)/pytest -m "long and not cluster" -n 2 $(BY_FILE)
 
@@ -66,12 +66,12 @@ check: $(READY) ## Style, types, and that the house is tidy
 	$(BIN)/mypy
 
 .PHONY: reference
-reference: $(READY) ## Write docs/configuration.md and the tables of other pages from the code
+reference: $(READY) ## Write docs/configuration.md and other tables from code
 	$(BIN)/python docs/reference.py
 	$(BIN)/python docs/tested.py
 
 .PHONY: screenshots
-screenshots: $(READY) ## Make the pictures of the page for the docs again (needs chromium and chromium-driver)
+screenshots: $(READY) ## Make the pictures (needs chromium, chromium-driver)
 	$(BIN)/python docs/screenshots.py
 
 .PHONY: bench
@@ -83,14 +83,14 @@ java-classes: $(READY) ## Compile our classes of Java again
 	@$(BIN)/python tests/java_classes.py
 
 .PHONY: constraints
-constraints: ## Print the newest versions that pyproject.toml allows, for constraints.txt
+constraints: ## Print the newest versions allowed, for constraints.txt
 	$(PYTHON) -m venv --clear build/constraints
 	build/constraints/bin/pip install --quiet --upgrade pip
 	build/constraints/bin/pip install --quiet ".[connector,otel,pulsar]" ./compose --group dev
 	build/constraints/bin/pip freeze --exclude helenus --exclude helenus-stack --exclude pip
 
 .PHONY: docs
-docs: build/docs-venv/.ready ## Build the documentation as a site with a search, in build/site (installs 160 MB into build/docs-venv)
+docs: build/docs-venv/.ready ## Build the documentation as a site, in build/site
 	@build/docs-venv/bin/python docs/site.py
 
 build/docs-venv/.ready: docs/constraints.txt
@@ -99,20 +99,20 @@ build/docs-venv/.ready: docs/constraints.txt
 	@touch $@
 
 .PHONY: test-containers
-test-containers: $(READY) ## Our images and both compose files on a Docker engine of their own (as root; 10 GB in ~/.cache/helenus/engine)
+test-containers: $(READY) ## Images and compose files, on Docker (as root; 10 GB)
 	$(BIN)/pytest -m containers tests/containers -s
 
 .PHONY: clean
-clean: ## Remove what was built and installed; downloads stay, see clean-all
+clean: ## Remove what was built and installed, but no downloads
 	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
 
 .PHONY: clean-all
-clean-all: clean ## Remove the servers too: .helenus-stack, and the downloads in ~/.cache/helenus (1.3 GB)
+clean-all: clean ## Remove servers and downloads too: ~/.cache/helenus
 	rm -rf .helenus-stack "$${XDG_CACHE_HOME:-$$HOME/.cache}/helenus"
 
 .PHONY: help
 help: ## Show this list
-	@awk 'BEGIN {FS = ":.*## "} /^##@/ {printf "\n%s\n", substr($$0, 5)} /^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk 'BEGIN {FS = ":.*## "} /^##@/ {printf "\n%s\n", substr($$0, 5)} /^[a-z-]+:.*## / {printf "  make %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 $(READY): pyproject.toml compose/pyproject.toml constraints.txt hatch_build.py $(COMPILED) $(COMPILED:.py=.pxd)
 	@$(PYTHON) -c 'import sys; sys.exit("Helenus needs Python 3.10 or later, this is " + sys.version if sys.version_info < (3, 10) else 0)'

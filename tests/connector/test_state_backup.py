@@ -431,6 +431,7 @@ AWS = "software.amazon.awssdk.services.s3.model.S3Exception: "
     ("causes", "kind", "text"),
     [
         (["java.net.ConnectException: Connection refused"], Kind.BATCH_FAILED, "can't be reached"),
+        (["java.io.EOFException: End of File Exception between local host is"], Kind.BATCH_FAILED, "can't be reached"),
         (
             ["org.apache.hadoop.fs.s3a.AWSClientIOException: x", "java.net.UnknownHostException: h"],
             Kind.BATCH_FAILED,

@@ -30,8 +30,11 @@ _REFUSED = (
 )
 _NO_STORE = ("UnknownStoreException", "NoSuchBucket")
 _NO_CLIENT = ("ClassNotFoundException", "NoClassDefFoundError", "UnsupportedFileSystemException", "No FileSystem for")
+# The last four: a server that ends while it is asked.
 _CONNECTION = re.compile(
-    r"ConnectException|UnknownHost|Timeout|NoRouteToHost|Connection (refused|reset)", re.IGNORECASE
+    r"ConnectException|UnknownHost|Timeout|NoRouteToHost|Connection (refused|reset)"
+    r"|End of File Exception between|Broken pipe|ClosedChannelException|NoHttpResponseException",
+    re.IGNORECASE,
 )
 
 
