@@ -115,7 +115,7 @@ help: ## Show this list
 	@awk 'BEGIN {FS = ":.*## "} /^##@/ {printf "\n%s\n", substr($$0, 5)} /^[a-z-]+:.*## / {printf "  make %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 $(READY): pyproject.toml compose/pyproject.toml constraints.txt hatch_build.py $(COMPILED) $(COMPILED:.py=.pxd)
-	@$(PYTHON) -c 'import sys; sys.exit("Helenus needs Python 3.10 or later, this is " + sys.version if sys.version_info < (3, 10) else 0)'
+	@$(PYTHON) -c 'import sys; sys.exit("Helenus needs Python 3.10 or later, this is %s: name another by PYTHON=..." % sys.version.split()[0] if sys.version_info < (3, 10) else 0)'
 	@echo "Installing into $(VENV): once, some minutes; downloads 430 MB, takes 1.4 GB of disk ..."
 	@test -x $(BIN)/pip || $(PYTHON) -m venv --clear $(VENV)
 	@$(BIN)/pip install --quiet --disable-pip-version-check --upgrade "pip>=25.1"

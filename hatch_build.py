@@ -149,6 +149,8 @@ def compile_module(source: Path, directory: Path, say: Callable[[str], Any] = pr
         reason = (str(error) or type(error).__name__).splitlines()[0]
         if "No such file or directory" in reason:
             reason = "there is no C compiler; it does the same, more slowly"
+        elif not Path(sysconfig.get_path("include"), "Python.h").exists():
+            reason = "there are no C headers of Python's (Debian's python3-dev); it does the same, more slowly"
         say(f"helenus: {source.name} stays plain Python: {reason}")
         return None
     say(f"helenus: compiled {target.name}")

@@ -77,11 +77,11 @@ def check_wheel(wheel: Path, version: str, environment: Path, with_connector: bo
     if not _run([f"{environment}/bin/python", "-c", _COMPILED]).strip().endswith(".so"):
         raise BuildFailed(f"{wheel.name}: the decoder is not compiled")
     check_command([f"{environment}/bin/helenus-agent"], version, ROOT / "agent/agent.properties", "cassandra.yaml")
+    connector, settings = f"{environment}/bin/helenus-connector", ROOT / "connector/worker.properties"
     if with_connector:
-        connector = ROOT / "connector/worker.properties"
-        check_command([f"{environment}/bin/helenus-connector"], version, connector, connector.name)
+        check_command([connector], version, settings, settings.name)
     else:
-        _expect([f"{environment}/bin/helenus-connector", "--version"], "helenus[connector]")
+        _expect([connector, str(settings)], "only the agent is installed here")
 
 
 def check_package(package: Path, python_version: str, version: str, root: Path) -> None:

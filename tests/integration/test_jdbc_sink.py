@@ -18,6 +18,7 @@ from urllib.parse import urlsplit
 import javaproperties
 import psycopg
 import pytest
+from docs.test_sink_types import documented as documented_types
 from integration.pipeline import Lasting, Pipeline
 from patience import eventually
 from psycopg.rows import dict_row
@@ -47,6 +48,32 @@ BARE, ENVELOPED, MERGED = "sink.bare", "sink.enveloped", "sink.merged"
 in Debezium's envelope, and with state=rows.
 """
 NESTED = "sink.nested"
+KINDS = {
+    "ascii": "'a'",
+    "text": "'ü'",
+    "inet": "'::1'",
+    "uuid": "8f9e0b4c-5a3d-4b5e-9c1d-000000000001",
+    "timeuuid": "50554d6e-29bb-11e5-b345-feff819cdc9f",
+    "decimal": "-1.50",
+    "varint": "100000000000000000000",
+    "tinyint": "-128",
+    "smallint": "-32768",
+    "int": "-2147483648",
+    "bigint": "-9223372036854775808",
+    "time": "'12:30:15.123456789'",
+    "float": "0.5",
+    "double": "1e300",
+    "boolean": "true",
+    "blob": "0x00ff",
+    "date": "'0001-01-01'",
+    "timestamp": "'1969-12-31 23:59:59.123'",
+    "list<int>": "[1, 2]",
+    "set<int>": "{1, 2}",
+    "vector<float,3>": "[1.5, -2, 0.25]",
+    "map<int,text>": "{7: 'seven'}",
+}
+"""CQL's types that the sink stores without a transform, each with a value. A counter has a table of its own."""
+KIND_TABLE, COUNTER_TABLE = "sink.kinds", "sink.counted"
 FLATTEN = {
     "transforms": "flat",
     "transforms.flat.type": "org.apache.kafka.connect.transforms.Flatten$Value",
@@ -82,6 +109,9 @@ def pipeline(sinks: Status, session: Any, lasting: Lasting) -> Iterator[Pipeline
     )
     for table in (BARE, ENVELOPED, MERGED):
         session.execute(f"CREATE TABLE {table} (k int, c int, v text, PRIMARY KEY (k, c)) WITH cdc = true")
+    columns = ", ".join(f"v{i} {kind}" for i, kind in enumerate(KINDS))
+    session.execute(f"CREATE TABLE {KIND_TABLE} (k int PRIMARY KEY, {columns}) WITH cdc = true")
+    session.execute(f"CREATE TABLE {COUNTER_TABLE} (k int PRIMARY KEY, v counter) WITH cdc = true")
     for cql in SCHEMA:
         session.execute(cql)
     numbers = {f"{kind}.handling.mode": "string" for kind in ("decimal", "varint")}
@@ -98,7 +128,8 @@ def pipeline(sinks: Status, session: Any, lasting: Lasting) -> Iterator[Pipeline
     envelopes = {table: {"output.format": "debezium", **more} for table, more in ENVELOPES.items()}
     keyed = {"state": "keys", "markers": "false"}
     others = {BARE: keyed, ENVELOPED: {**keyed, "output.format": "debezium"}, NESTED: FLATTEN}
-    with lasting("kafka").connected({**dict.fromkeys((TABLE, SHOP), numbers), **envelopes, **others}) as pipeline:
+    plain = dict.fromkeys((TABLE, SHOP, KIND_TABLE, COUNTER_TABLE), numbers)
+    with lasting("kafka").connected({**plain, **envelopes, **others}) as pipeline:
         yield pipeline
 
 
@@ -175,7 +206,7 @@ def test_the_sinks_table_becomes_the_table(pipeline: Pipeline, session: Any, dat
 def test_the_demo_s_table(pipeline: Pipeline, session: Any, database: Any) -> None:
     """It has a user-defined type and a map: the one needs a transform that refuses the other."""
     made = "customer text, order_id integer, PRIMARY KEY (customer, order_id)"
-    database.execute("CREATE EXTENSION hstore")
+    database.execute("CREATE EXTENSION IF NOT EXISTS hstore")
     database.execute(f"CREATE TABLE flat (total numeric, {made})")
     database.execute(f"CREATE TABLE maps (total numeric, {made})")
     for number, table in ((2, "flat"), (3, "maps")):
@@ -207,6 +238,64 @@ def test_the_demo_s_table(pipeline: Pipeline, session: Any, database: Any) -> No
     with pytest.raises(HelenusError, match=r"was decimal\.handling\.mode changed\?"):
         registry.register(f"data-{SHOP}-value", row_schemas(of_shop.with_forms(settings.forms), settings)[1])
     registry.close()
+
+
+def test_types_are_those_of_the_page(pipeline: Pipeline, session: Any, database: Any) -> None:
+    """Each of CQL's types becomes the column that the page names, and its value and a null are there."""
+    database.execute("CREATE EXTENSION IF NOT EXISTS hstore")
+    names = [f"v{i}" for i in range(len(KINDS))]
+    session.execute(f"INSERT INTO {KIND_TABLE} (k, {', '.join(names)}) VALUES (1, {', '.join(KINDS.values())})")
+    session.execute(f"INSERT INTO {KIND_TABLE} (k) VALUES (2)")
+    session.execute(f"UPDATE {COUNTER_TABLE} SET v = v + 5 WHERE k = 1")
+    session.execute(f"UPDATE {COUNTER_TABLE} SET v = v - 7 WHERE k = 1")
+    for table in (KIND_TABLE, COUNTER_TABLE):
+        name = table.partition(".")[2]
+        database.execute(f"CREATE TABLE {name} (k integer PRIMARY KEY)")
+        properties = sink(pipeline.status) | {"topics": f"data-{table}", "collection.name.format": name}
+        put(pipeline.status, name, properties)
+
+    def rows_of(name: str) -> Rows:
+        check(pipeline.status, name)
+        return {(row["k"],): row for row in database.execute(f"SELECT * FROM {name}").fetchall()}
+
+    eventually(lambda: rows_of("counted") == {(1,): {"k": 1, "v": -2}}, lambda: f"counters: {rows_of('counted')}")
+    eventually(lambda: len(rows_of("kinds")) == 2, lambda: f"{rows_of('kinds')}\n{pipeline.connector.tail()}")
+    described = database.execute(
+        "SELECT attrelid::regclass::text AS name, attname, format_type(atttypid, NULL) AS type FROM pg_attribute"
+        " WHERE attrelid IN ('kinds'::regclass, 'counted'::regclass) AND attnum > 0 AND attname <> 'k'"
+    ).fetchall()
+    types = {(column["name"], column["attname"]): column["type"] for column in described}
+    shown = {kind: types["kinds", name] for kind, name in zip(KINDS, names, strict=True)}
+    shown["counter"] = types["counted", "v"]
+    page = documented_types("postgresql")
+    assert {kind for kind in page if kind not in shown} == {"tuple<int,text>", "place", "duration"}
+    assert shown == {kind: page[kind] for kind in shown}
+    rows = rows_of("kinds")
+    assert {value for name, value in rows[2,].items() if name != "k"} == {None}
+    assert dict(zip(KINDS, (rows[1,][name] for name in names), strict=True)) == {
+        "ascii": "a",
+        "text": "ü",
+        "inet": "::1",
+        "uuid": "8f9e0b4c-5a3d-4b5e-9c1d-000000000001",
+        "timeuuid": "50554d6e-29bb-11e5-b345-feff819cdc9f",
+        "decimal": "-1.50",
+        "varint": str(10**20),
+        "tinyint": -128,
+        "smallint": -32768,
+        "int": -(2**31),
+        "bigint": -(2**63),
+        "time": 45015123456789,
+        "float": 0.5,
+        "double": 1e300,
+        "boolean": True,
+        "blob": b"\x00\xff",
+        "date": datetime.date(1, 1, 1),
+        "timestamp": datetime.datetime(1969, 12, 31, 23, 59, 59, 123000),
+        "list<int>": [1, 2],
+        "set<int>": [1, 2],
+        "vector<float,3>": [1.5, -2.0, 0.25],
+        "map<int,text>": '"7"=>"seven"',
+    }
 
 
 def test_debezium_s_envelopes(pipeline: Pipeline, session: Any, database: Any) -> None:

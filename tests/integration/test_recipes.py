@@ -8,10 +8,12 @@ import pickle
 import random
 import re
 import shutil
+import signal
 import subprocess
 import sys
 from base64 import b64decode
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from decimal import Decimal
 from itertools import pairwise
 from pathlib import Path
@@ -427,30 +429,31 @@ def test_java_and_spark(pipeline: Pipeline, session: Any, tmp_path: Path) -> Non
     assert {(row["k"], row["c"]): row.get("t") for row in rows} == expected
     assert {(row["k"], row["c"]): row["latest"] for row in rows if row.get("latest")} == {(7, "a"): "x"}
     (whole,) = (row for row in rows if (row["k"], row["c"]) == (7, "c"))
-    assert {name: value for name, value in whole.items() if name not in ("later", "latest")} == {
-        "k": 7,
-        "c": "c",
-        "t": "ünïcode",
-        "n": 5000000000,
-        "b": True,
-        "f": 0.5,
-        "de": "-1.50",
-        "at": "1969-12-31T23:59:59.123Z",
-        "da": "0001-01-01",
-        "ti": 45015123456789,
-        "u": "8f9e0b4c-5a3d-4b5e-9c1d-000000000001",
-        "i": "::1",
-        "bl": "AP8=",
-        "du": {"months": 1, "days": 2, "nanoseconds": 3},
-        "a": {"street": "Elm", "number": 5},
-        "l": [1, 2],
-        "s": ["x", "y"],
-        "m": {"one": 1},
-        "tu": {"index_0": 7, "index_1": "seven"},
-        "tt": "50554d6e-29bb-11e5-b345-feff819cdc9f",
-        "ve": [1.5, -2.0, 0.25],
-    }
+    others = {name: value for name, value in whole.items() if name not in ("later", "latest")}
+    assert others == {**AS_SPARK_HAS_IT, "k": 7, "c": "c", "t": "ünïcode"}
 
+
+AS_SPARK_HAS_IT = {
+    "n": 5000000000,
+    "b": True,
+    "f": 0.5,
+    "de": "-1.50",
+    "at": "1969-12-31T23:59:59.123Z",
+    "da": "0001-01-01",
+    "ti": 45015123456789,
+    "u": "8f9e0b4c-5a3d-4b5e-9c1d-000000000001",
+    "i": "::1",
+    "bl": "AP8=",
+    "du": {"months": 1, "days": 2, "nanoseconds": 3},
+    "a": {"street": "Elm", "number": 5},
+    "l": [1, 2],
+    "s": ["x", "y"],
+    "m": {"one": 1},
+    "tu": {"index_0": 7, "index_1": "seven"},
+    "tt": "50554d6e-29bb-11e5-b345-feff819cdc9f",
+    "ve": [1.5, -2.0, 0.25],
+}
+"""The other columns of `VALUES`, as Spark's JSON shows them."""
 
 ICEBERG = """spark.sql.catalog.lake=org.apache.iceberg.spark.SparkCatalog
 spark.sql.catalog.lake.type=hadoop
@@ -491,6 +494,59 @@ def current(spark, table, key): return spark.table(table)"""
     written = {path.name for path in (tmp_path / "lake").rglob("*")}
     marks = [name for name in written if name.endswith("-deletes.parquet") or name.startswith("deletion_vector")]
     assert marks, written
+
+
+@pytest.mark.long  # it starts a JVM five times
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("table_format", ["iceberg", "delta"])
+def test_a_table_of_spark_becomes_the_table(
+    table_format: str, pipeline: Pipeline, session: Any, tmp_path: Path
+) -> None:
+    """The program as it is documented, from Kafka: it is killed, and goes on by its checkpoint."""
+    table = "lake.ks.goods" if table_format == "iceberg" else f"delta.`{tmp_path}/lake`"
+    conf = (ICEBERG if table_format == "iceberg" else DELTA).replace("{}", str(tmp_path)).splitlines()
+    words = [str(RECIPES / "to_spark_table.py"), pipeline.status.bootstrap_servers, pipeline.status.registry_url]
+    command = [*words, TOPIC, table_format, table, str(tmp_path / "checkpoint")]
+    spark, first = spark_for_tables(), 30 if table_format == "iceberg" else 40
+
+    def show() -> list[dict[str, Any]]:
+        script = f"""from pyspark.sql import SparkSession
+for line in SparkSession.builder.getOrCreate().table({table!r}).toJSON().collect(): print(line)"""
+        return [json.loads(line) for line in run_spark(["-c", script], conf, spark).splitlines() if line[:1] == "{"]
+
+    for c in "abc":
+        session.execute(f"INSERT INTO {TABLE} ({NAMES}) VALUES ({first}, '{c}', {VALUES})")
+        session.execute(f"INSERT INTO {TABLE} ({NAMES}) VALUES ({first + 1}, '{c}', {VALUES})")
+    is_on_the_topic(pipeline, session)
+    with start_spark(command, conf, spark) as process:
+        assert process.stdout is not None
+        assert " records" in process.stdout.readline()
+        session.execute(f"UPDATE {TABLE} SET t = 'killed' WHERE k = {first} AND c = 'a'")
+        is_on_the_topic(pipeline, session)
+    session.execute(f"ALTER TABLE {TABLE} ADD {table_format} text")
+    session.execute(f"UPDATE {TABLE} SET {table_format} = 'x' WHERE k = {first} AND c = 'b'")
+    session.execute(f"DELETE FROM {TABLE} WHERE k = {first} AND c = 'c'")
+    session.execute(f"DELETE FROM {TABLE} WHERE k = {first + 1}")
+    session.execute(f"INSERT INTO {TABLE} (k, c, t) VALUES ({first + 1}, 'z', 'again')")
+    session.execute(f"INSERT INTO {TABLE} (k, c, t) VALUES ({first}, 'brief', 'x') USING TTL 3")
+    eventually(lambda: (first, "brief") not in of_cassandra(session), "the row has expired")
+    is_on_the_topic(pipeline, session)
+    run_spark([*command, "--once"], conf, spark)
+    rows = show()
+    assert {(row["k"], row["c"]): row.get("t") for row in rows} == of_cassandra(session)
+    assert len(rows) == len(of_cassandra(session))
+    assert {(row["k"], row["c"]): row[table_format] for row in rows if row.get(table_format)} == {(first, "b"): "x"}
+    (whole,) = (row for row in rows if (row["k"], row["c"]) == (first, "a"))
+    assert {name: value for name, value in whole.items() if not name.startswith("_")} == {
+        **AS_SPARK_HAS_IT,
+        "k": first,
+        "c": "a",
+        "t": "killed",
+    }
+    session.execute(f"DELETE FROM {TABLE} WHERE k = {first}")
+    is_on_the_topic(pipeline, session)
+    run_spark([*command, "--once"], conf, spark)
+    assert {(row["k"], row["c"]): row.get("t") for row in show()} == of_cassandra(session)
 
 
 def spark_for_tables() -> Path:
@@ -610,6 +666,18 @@ def by_java(pipeline: Pipeline, directory: Path) -> dict[tuple[int, str], dict[s
 
 def run_spark(command: list[str], conf: Sequence[str] = (), spark: Path | None = None) -> str:
     """Run Python with the packages of a recipe, on the PySpark of a folder. Returns what it prints."""
+    with start_spark(command, conf, spark) as process:
+        output, errors = process.communicate()
+    assert process.returncode == 0, errors[-5000:]
+    assert " INFO " not in errors
+    return output
+
+
+@contextmanager
+def start_spark(
+    command: list[str], conf: Sequence[str] = (), spark: Path | None = None
+) -> Iterator[subprocess.Popen[str]]:
+    """Start Python with these. What still runs at the end is killed, with Java."""
     lock = Path(__file__).with_name("spark_tables.lock" if spark else "spark_avro.lock")
     jars = ",".join(map(str, fetch(parse_lock(lock.read_text(), lock.name), Silent(), resolve)))
     small = ["spark.ui.enabled=false", "spark.sql.shuffle.partitions=1", "spark.sql.adaptive.enabled=false"]
@@ -623,10 +691,19 @@ def run_spark(command: list[str], conf: Sequence[str] = (), spark: Path | None =
     }
     if spark:
         environment |= {"PYTHONPATH": str(spark), "SPARK_HOME": str(spark / "pyspark")}
-    process = subprocess.run([sys.executable, *command], env=environment, capture_output=True, encoding="utf-8")
-    assert process.returncode == 0, process.stderr[-5000:]
-    assert " INFO " not in process.stderr
-    return process.stdout
+    with subprocess.Popen(
+        [sys.executable, *command],
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        encoding="utf-8",
+        start_new_session=True,
+    ) as process:
+        try:
+            yield process
+        finally:
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
 
 
 def by_spark(pipeline: Pipeline, directory: Path) -> list[dict[str, Any]]:

@@ -18,6 +18,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from helenus_connector.config.worker import WorkerSettings
+from helenus_connector.rest._access import error_response
 from helenus_connector.rest._leader_exchange import (
     ANSWER_S,
     CONNECT_S,
@@ -61,8 +62,9 @@ class LeaderForwarder:
         except asyncio.TimeoutError:
             raise HTTPException(503, f"{exchange.leader} does not end its answer: {MAY_BE_DONE}") from None
         except asyncio.CancelledError:
-            # The listener ends: its client is to know that, and no traceback is to be logged.
-            raise HTTPException(503, f"this worker ends before {exchange.leader} answers: {MAY_BE_DONE}") from None
+            # The listener ends: its client is to know that, and no traceback is to be logged. For an exception
+            # Starlette awaits something, which Python 3.13 cancels once more.
+            return error_response(503, f"this worker ends before {exchange.leader} answers: {MAY_BE_DONE}")
         finally:
             exchange.abort()
 
