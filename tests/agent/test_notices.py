@@ -114,6 +114,20 @@ def test_truncated_while_the_agent_was_down(bench: Bench) -> None:
     assert emitted(bench) == [1, 2, 3, "TABLE", 4]
 
 
+def test_truncated_on_an_idle_node_while_the_agent_was_down(bench: Bench) -> None:
+    """An idle node's place is behind its last sync marker: no entry ends there, and the next one begins there."""
+    bench.raw.segment(10)
+    bench.raw.write(10, write_of(TABLE, 1))
+    bench.start(topic_partitions="1")
+    bench.run_agent()
+    position = bench.raw.ends[10] + 8
+    bench.raw.write(10, write_of(TABLE, 2), write_of(TABLE, 3))
+    truncate(bench, 10, position)
+    bench.start()
+    bench.run_agent()
+    assert emitted(bench) == [1, "TABLE", 2, 3]
+
+
 def positions_of(bench: Bench, segment: int) -> list[Change]:
     """The rows' change events, decoded by a second agent."""
     other = Bench.__new__(Bench)

@@ -93,9 +93,11 @@ class Truncations:
         return notices
 
     def first_within(self, segment: int, start: int, end: int) -> int:
-        """Return the first position in a segment, between these two, of a truncation to publish; 0 if there is none."""
+        """Return the first position in a segment, from `start` on and before `end`, of a truncation to publish; 0 if
+        there is none. On an idle node it is where a section starts: behind the marker up to which was read.
+        """
         for truncation in self._pending:
-            if truncation.log_position[0] == segment and start < truncation.log_position[1] < end:
+            if truncation.log_position[0] == segment and start <= truncation.log_position[1] < end:
                 return truncation.log_position[1]
         return 0
 
