@@ -46,11 +46,20 @@ KEYS = 5_000
 EVENTS = 20_000
 
 
+OF_WORKER = "worker."
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rates", type=int, nargs="*", default=[50], help="writes a second; none: no latencies")
     parser.add_argument("--log", choices=["kafka", "pulsar"], default="kafka")
-    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="for the connector's file")
+    parser.add_argument(
+        "--set",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        help="for the connector's file, worker.KEY for its worker's",
+    )
     parser.add_argument("--compare", nargs="*", default=[], metavar="KEY=VALUE", help="for the same file, in turns")
     parser.add_argument("--compare-agents", nargs="*", default=[], metavar="KEY=VALUE", help="for the agent's file")
     parser.add_argument("--turns", type=int, default=TURNS)
@@ -231,9 +240,12 @@ def compare_agents(
 def latency_of_connector(
     stack: Stack, status: Status, cassandra: Any, java: dict[str, str], rates: list[int], more: list[str]
 ) -> Path:
-    """The connector, with `more` in its file, meets all rates. Returns its worker's file."""
+    """The connector, with `more` in its file, meets all rates: those that begin with `worker.` are in its worker's,
+    without that. Returns its worker's file.
+    """
     connector = programs.connector(status, stack.directory / "bench", "bench", "latency")
-    add(connector.files[1], ["snapshot.mode=never", *more])
+    add(connector.files[0], [line.removeprefix(OF_WORKER) for line in more if line.startswith(OF_WORKER)])
+    add(connector.files[1], ["snapshot.mode=never", *(line for line in more if not line.startswith(OF_WORKER))])
     with running(connector, java):
         topics_exist(status, "data-bench.latency")
         wait(lambda: is_ready(connector), "the connector is ready")

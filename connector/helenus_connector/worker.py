@@ -34,6 +34,7 @@ from helenus_connector.query.batch_spans import BatchSpans
 from helenus_connector.query.events_query import EventsQuery
 from helenus_connector.query.garbage import DRIVER_SEARCH_AFTER, freeze
 from helenus_connector.query.query_runner import NO_BATCH
+from helenus_connector.query.small_batches import SmallBatches
 from helenus_connector.query.spark_session import load_modules
 from helenus_connector.rest.server import (
     RestListener,
@@ -55,8 +56,7 @@ from helenus_schemas.service import descriptors
 
 _log = structlog.get_logger(__name__)
 _TURN_S, _STARTING_S, _TOPICS_S = 1.0, 0.5, 1.0
-_STATES_S = 5.0
-_GRACE_S = 3.0
+_STATES_S, _GRACE_S = 5.0, 3.0
 _TOPICS, _SAVING = "topics of all connectors", "saving"
 _NO_SPARK = "starting: Spark is not there yet"
 
@@ -72,6 +72,7 @@ class Worker:
     ) -> None:
         self.worker = worker
         self._spans = spans
+        self._small_batches = SmallBatches(worker)
         self._keyspaces = Keyspaces(worker.model, files)
         self._topics = TopicQueries(worker)
         self.connectors = Connectors(worker, self._topics.earliest)
@@ -275,6 +276,7 @@ class Worker:
             self._followers.join()
         for query in self._queries.values():
             query.join()
+        self._small_batches.close()
 
     def _end_spark(self) -> None:
         """Stop Spark, and close what asks other servers."""
@@ -368,8 +370,8 @@ class Worker:
         if self._has_rows(group):
             states = None if self._member is None else self._member.state_directories
             return RowsQuery(self.worker, self.connectors, group, directory, self.snapshots, states, journals)
-        need = self.snapshots.need
-        return EventsQuery(self.worker, self.connectors, group, directory, need, self._spans, journals)
+        more = self.snapshots.need, self._spans, journals, self._small_batches
+        return EventsQuery(self.worker, self.connectors, group, directory, *more)
 
     def _end_empty_groups(self, directory: Path) -> None:
         """End the queries that no connector has any more, or whose `state` is another. One that comes again gets
@@ -385,9 +387,7 @@ class Worker:
                 _log.info("query.ended", group=group)
 
     def _may_wait(self) -> bool:
-        """Return whether servers that start together with the worker, and tables that are created later, still have
-        time.
-        """
+        """Return whether servers that start with the worker, and tables that are made later, still have time."""
         return (time.monotonic() - self._started) * 1000 < self.worker.startup_timeout_ms
 
     def _may_stand_by(self) -> bool:

@@ -6,8 +6,9 @@ A `Task` here is a table of a connector, and how it fares; what Spark calls a ta
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import structlog
 
@@ -35,6 +36,7 @@ from helenus_schemas.names import counted
 from helenus_schemas.service.failpoints import reach
 
 _log = structlog.get_logger(__name__)
+RunSmall = Callable[[Sequence[TaskRanges], Callable[[Iterator[TaskRanges]], Iterator[TopicResult]], int], Any]
 _WAITING = (
     *(metrics.KEYS_UNCONFIRMED, metrics.EVENTS_UNCONFIRMED, metrics.KEYS_UNREAD, metrics.GATE_WAITING),
     *(metrics.GATE_WAITING_EVENTS, metrics.GATE_WAITING_BYTES, metrics.GATE_OLDEST_SECONDS),
@@ -50,7 +52,7 @@ class DriverBatches:
     task and why changes of its table are missing, before the batch ends; `note_journal` with how many bytes a batch has
     written to the query's journal, after its outcome is applied. `spans` has traces of the batches, if they are wanted.
     `commit_outcomes` is called with a batch's number, and by topic the entries of a journal that the driver is to write
-    before Spark commits the batch.
+    before Spark commits the batch. `run_small` is as `SmallBatches.run`, without `is_wanted`.
     """
 
     def __init__(
@@ -64,6 +66,7 @@ class DriverBatches:
         note_journal: Callable[[int], None] = lambda _: None,
         spans: BatchSpans | None = None,
         commit_outcomes: Callable[[int, Mapping[str, list[bytes]]], None] | None = None,
+        run_small: RunSmall = lambda *_: None,
     ) -> None:
         self._refresh_plan = refresh_plan
         self._begin_batch = begin_batch
@@ -74,6 +77,7 @@ class DriverBatches:
         self._note_journal = note_journal
         self._spans = spans
         self._commit_outcomes = commit_outcomes
+        self._run_small = run_small
         self._used_plan: QueryPlan | None = None
         self._written_due: tuple[float | None, Path | None] = None, None
         plan, _ = refresh_plan()
@@ -141,7 +145,8 @@ class DriverBatches:
     def _run(self, jobs: SparkJobs, plan: QueryPlan, traced_batch: TracedBatch | None) -> list[TopicResult]:
         now = time.time()
         due_keys: dict[str, list[UnconfirmedKey]] = {}
-        for unconfirmed in self.unconfirmed.select_due(now, plan.max_batch_size):
+        due_keys_now = self.unconfirmed.select_due(now, plan.max_batch_size)
+        for unconfirmed in due_keys_now:
             due_keys.setdefault(unconfirmed.topic, []).append(unconfirmed)
         may_wait = max(0, MOST_WAITING - len(self.unconfirmed))
         gate_waits = self.waiting.hand_out(plan.max_batch_size)
@@ -152,7 +157,10 @@ class DriverBatches:
             waiting = {topic: self._waiting_of(topic, topic in with_keys) for topic in once}
             return topic_task(plan.for_topics(topics), due_keys, may_wait, gate_waits, waiting, traced_batch)
 
-        results = job.run(jobs, plan.parts_file, task_for)
+        waits = len(due_keys_now) + sum(len(topic_waits.overdue) for topic_waits in gate_waits.values())
+        results = job.run(
+            jobs, plan.parts_file, task_for, lambda parts, function: self._run_small(parts, function, waits)
+        )
         if self._spans is not None:
             self._spans.add_results(results)
         for result in results:

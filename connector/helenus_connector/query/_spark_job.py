@@ -76,9 +76,15 @@ def _run_partition(function: Function[T], _: int, parts: Iterator[TaskRanges]) -
     return function(parts)
 
 
-def run(jobs: SparkJobs, file: Path, function_for: Callable[[set[str]], Function[T]]) -> list[T]:
+def run(
+    jobs: SparkJobs,
+    file: Path,
+    function_for: Callable[[set[str]], Function[T]],
+    run_small: Callable[[Sequence[TaskRanges], Function[T]], list[T] | None] = lambda *_: None,
+) -> list[T]:
     """Run a batch's tasks, and return what their function yields. Called in the driver. `function_for` gets the topics
-    that the batch reads. Raises HelenusError if a task raised it, and what Spark raises.
+    that the batch reads. What `run_small` returns for its parts and that function, unless it is None, is instead of a
+    job. Raises HelenusError if a task raised it, and what Spark raises.
     """
     try:
         with file.open("rb") as offered:
@@ -92,7 +98,9 @@ def run(jobs: SparkJobs, file: Path, function_for: Callable[[set[str]], Function
         topics = {
             offset_range.topic for task in parts for topic_ranges in task.parts for offset_range in topic_ranges.ranges
         }
-        return jobs.collect(file, parts, function_for(topics))
+        function = function_for(topics)
+        results = run_small(parts, function)
+        return jobs.collect(file, parts, function) if results is None else results
     except (PySparkException, Py4JError) as failure:
         raise error_in(str(failure)) or failure from None
     finally:

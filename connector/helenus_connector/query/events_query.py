@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -24,12 +24,15 @@ from helenus_connector.control.topic_ownership import TopicOwnership
 from helenus_connector.journal.pulsar_journals import GroupPosition, PulsarJournals
 from helenus_connector.journal.recovery import DriverMemory, JournalOfRun
 from helenus_connector.journal.support import NOT_FENCED, not_supported, obstacle
+from helenus_connector.query._batch_limits import TaskRanges
 from helenus_connector.query._driver_batch import DriverBatches
-from helenus_connector.query._spark_job import SparkJobs
+from helenus_connector.query._spark_job import Function, SparkJobs
+from helenus_connector.query._worker_task import TopicResult
 from helenus_connector.query.batch_metrics import note_failed_attempt
 from helenus_connector.query.batch_spans import BatchSpans
 from helenus_connector.query.handover import MicroBatch
 from helenus_connector.query.query_runner import QueryRunner
+from helenus_connector.query.small_batches import SmallBatches
 from helenus_connector.query.spark_session import task_slots
 from helenus_connector.query.stream import new_session, read_stream
 from helenus_schemas.errors import HelenusError, Kind
@@ -49,7 +52,8 @@ fence that shows its end.
 class EventsQuery(QueryRunner):
     """Runs from `start` until `stop`, or until `failure`, which ends the worker. `directory` is the run's own.
     `report_loss` is called with a task and the reason why changes of its table are missing. `spans` trace its batches.
-    `journals` are those of a group's leader on Pulsar, which has what waits of all topics there.
+    `journals` are those of a group's leader on Pulsar, which has what waits of all topics there. `small_batches` has
+    the worker's process for those.
 
     Raises HelenusError(STATE) if the files next to its checkpoint can't be read.
     """
@@ -65,11 +69,13 @@ class EventsQuery(QueryRunner):
         report_loss: Callable[[Task, str], None],
         spans: BatchSpans | None = None,
         journals: PulsarJournals | None = None,
+        small_batches: SmallBatches | None = None,
     ) -> None:
         super().__init__(f"query.group {group}", f"query-{group}", group, worker.checkpoint_dir.absolute() / group)
         self._worker = worker
         self._report_loss = report_loss
         self._spans = spans
+        self._small_batches = small_batches
         self._connectors = connectors
         self._group = group
         self._directory = directory
@@ -210,11 +216,17 @@ class EventsQuery(QueryRunner):
             self._note_journal if self._journals is None else lambda _: None,
             self._spans,
             None if self._journals is None else self._commit_outcomes,
+            self._run_small,
         )
         query = self.begin_in_turn(partial(self._begin, spark, batches))
         if query is not None:
             _log.info("query.started", group=self._group)
             self.watch(query)
+
+    def _run_small(self, parts: Sequence[TaskRanges], function: Function[TopicResult], waits: int) -> Any:
+        if self._small_batches is None:
+            return None
+        return self._small_batches.run(parts, function, waits, self.is_wanted)
 
     def _await_tasks(self) -> None:
         """Wait, for some seconds, until it is known which topics can be read: one that is published exactly once and

@@ -383,6 +383,12 @@ def end_with_parent() -> None:
     """Have the kernel kill this process, a Python worker of Spark's, when its parent ends: later writes of it might be
     outdated. Does nothing outside of a task.
     """
+    if TaskContext.get() is not None:
+        kill_with_parent()
+
+
+def kill_with_parent() -> None:
+    """Have the kernel kill this process when the thread that started it ends."""
     pr_set_pdeathsig = 1  # PR_SET_PDEATHSIG of <sys/prctl.h>
-    if sys.platform == "linux" and TaskContext.get() is not None:
+    if sys.platform == "linux":
         ctypes.CDLL(None).prctl(pr_set_pdeathsig, signal.SIGKILL)

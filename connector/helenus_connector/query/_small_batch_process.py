@@ -1,0 +1,47 @@
+"""The process of `small_batches`: `python -m helenus_connector.query._small_batch_process CONNECTION PARENT`, a file
+descriptor and the worker's process id.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+import sys
+from contextlib import suppress
+from multiprocessing.connection import Connection
+
+# A batch's function is of that room, and needs what it imports.
+import helenus_connector.query.events_query  # noqa: F401
+from helenus_connector.query import worker_process
+from helenus_connector.query.garbage import freeze
+from helenus_schemas.errors import HelenusError, Kind, reason
+from helenus_schemas.service import logs
+
+
+def main() -> None:
+    """Do one batch after the other, until the connection ends."""
+    worker_process.kill_with_parent()
+    logs.configure()  # until a batch follows its worker's
+    freeze("small batches")
+    connection = Connection(int(sys.argv[1]))
+    if os.getppid() != int(sys.argv[2]):  # it ended before this process could ask to end with it
+        return
+    with suppress(EOFError, OSError):
+        connection.send_bytes(b"ready")
+        while True:
+            connection.send_bytes(answer(connection.recv_bytes()))
+
+
+def answer(request: bytes) -> bytes:
+    """Return, pickled, what a pickled function yields for the parts that come with it, as a list, or a HelenusError."""
+    try:
+        function, parts = pickle.loads(request)
+        return pickle.dumps(list(function(iter(parts))))
+    except HelenusError as error:
+        return pickle.dumps(error)
+    except Exception as error:
+        return pickle.dumps(HelenusError(Kind.BATCH_FAILED, reason(error)))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,198 @@
+"""Batches of few events, without a job of Spark's: one takes longer than they do (docs/performance.md).
+
+Spark plans such a batch and notes that it is done, as any other. What its tasks would do, a Python process of the
+worker does in between (`_small_batch_process`). It is to the rest what one of Spark's Python workers is: it keeps the
+same things (`worker_process`), enters the same fences, and takes turns with those. There is one process, for one batch
+at a time. A batch that it does not take is a job:
+
+- one with more events than `small.batch.events`;
+- one that comes while it has another query's;
+- one that comes before it is there. It starts some time after the first batch, since starts have much to do.
+
+On a cluster there is none: what executors keep in memory is of use to executors.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import pickle
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from multiprocessing import Pipe
+from typing import TypeVar, cast
+
+import structlog
+from pyspark.serializers import CloudPickleSerializer
+
+from helenus_connector.config.worker import WorkerSettings
+from helenus_connector.query._batch_limits import TaskRanges
+from helenus_schemas.errors import HelenusError, Kind
+
+T = TypeVar("T")
+_log = structlog.get_logger(__name__)
+_MODULE = "helenus_connector.query._small_batch_process"
+_START_AFTER_S = 10.0
+"""After the first batch it would take, and after the end of one that failed: a worker that is to end soon starts none,
+and a start is not slower for it.
+"""
+_LOOK_S = 0.5
+"""Between looks whether a batch is still wanted."""
+_GRACE_S = 2.0
+"""For a batch that is not wanted any more, as Spark gives to its Python workers."""
+
+
+class SmallBatches:
+    """The process of a worker, from the first small batch until `close`. Queries use it from their threads."""
+
+    def __init__(self, worker: WorkerSettings) -> None:
+        self._most_events = worker.small_batch_events if worker.is_local else 0
+        self._in_use = threading.Lock()
+        self._process: _Process | None = None
+        self._start_at = math.inf  # monotonic s; infinite before the first batch
+        self._closed = False
+
+    def run(
+        self,
+        parts: Sequence[TaskRanges],
+        function: Callable[[Iterator[TaskRanges]], Iterator[T]],
+        waiting: int,
+        is_wanted: Callable[[], bool],
+    ) -> list[T] | None:
+        """Return what a function yields for all parts of a batch, in one call; None if the batch is to be a job.
+        `waiting` keys and changes are done with it. Once it is not wanted any more, it gets seconds to end.
+
+        Raises HelenusError: what the function raised, and BATCH_FAILED if it was something else or if the process
+        ended. Nobody knows then what it has published.
+        """
+        events = waiting + sum(topic_ranges.events for part in parts for topic_ranges in part.parts)
+        if events > self._most_events or not self._in_use.acquire(blocking=False):
+            return None
+        try:
+            process = self._ready_process()
+            if process is None:
+                return None
+            return cast(list[T], process.run(parts, function, is_wanted))
+        except BaseException:
+            self._end()  # it may still have what it has not published
+            raise
+        finally:
+            self._in_use.release()
+
+    def close(self) -> None:
+        """End the process. Called when no query runs any more."""
+        with self._in_use:
+            self._closed = True
+            self._end()
+
+    def _ready_process(self) -> _Process | None:
+        """Return the process if it can take a batch now, and start it where it is time for that."""
+        if self._process is None:
+            if self._start_at is math.inf:
+                self._start_at = time.monotonic() + _START_AFTER_S
+            if self._closed or time.monotonic() < self._start_at:
+                return None
+            try:
+                self._process = _Process()
+            except OSError as error:
+                self._start_at = time.monotonic() + _START_AFTER_S
+                effect = "small batches are jobs of Spark's meanwhile"
+                _log.warning("small_batches.not_started", reason=str(error), effect=effect)
+                return None
+        return self._process if self._process.is_ready() else None
+
+    def _end(self) -> None:
+        if self._process is not None:
+            self._process.end()
+            self._process = None
+            self._start_at = time.monotonic() + _START_AFTER_S
+
+
+class _Process:
+    """The process, and the connection over which it gets functions with what they are to read, and returns what they
+    yield. It is killed with the thread that started it: one of its own.
+    """
+
+    def __init__(self) -> None:
+        """Start it. Raises OSError."""
+        self._connection, self._theirs = Pipe()
+        self._ending = threading.Event()
+        self._started = threading.Event()
+        self._error: OSError | None = None
+        self._process: subprocess.Popen[bytes] | None = None
+        self._is_ready = False
+        self._keeper = threading.Thread(target=self._keep, name="small-batches", daemon=True)
+        self._keeper.start()
+        self._started.wait()
+        if self._error is not None:
+            self._connection.close()
+            raise self._error
+
+    def _keep(self) -> None:
+        """Start it, and kill it once it is to end. In a session of its own, Ctrl-C in a terminal is for the worker."""
+        number = self._theirs.fileno()
+        command = [sys.executable, "-m", _MODULE, str(number), str(os.getpid())]
+        try:
+            with self._theirs:
+                self._process = subprocess.Popen(
+                    command, stdin=subprocess.DEVNULL, stdout=sys.__stderr__, pass_fds=(number,), start_new_session=True
+                )
+        except OSError as error:
+            self._error = error
+            return
+        finally:
+            self._started.set()
+        self._ending.wait()
+        with suppress(ProcessLookupError):
+            self._process.kill()
+        self._process.wait()
+
+    def is_ready(self) -> bool:
+        """Return whether it has loaded what it needs, and waits for a batch. Raises HelenusError if it has ended."""
+        if not self._is_ready and self._connection.poll():
+            self._receive()
+            self._is_ready = True
+        return self._is_ready
+
+    def run(
+        self,
+        parts: Sequence[TaskRanges],
+        function: Callable[[Iterator[TaskRanges]], Iterator[T]],
+        is_wanted: Callable[[], bool],
+    ) -> object:
+        """As `SmallBatches.run`."""
+        request = CloudPickleSerializer().dumps((function, list(parts)))
+        try:
+            self._connection.send_bytes(request)
+        except OSError:
+            self._receive()
+        until = math.inf
+        while not self._connection.poll(_LOOK_S):
+            if until == math.inf and not is_wanted():
+                until = time.monotonic() + _GRACE_S
+            elif time.monotonic() > until:
+                raise HelenusError(Kind.BATCH_FAILED, "the query ends before its batch does")
+        answer = pickle.loads(self._receive())
+        if isinstance(answer, HelenusError):
+            raise answer
+        return answer
+
+    def _receive(self) -> bytes:
+        """Return what it sent. Raises HelenusError if it has ended."""
+        try:
+            return self._connection.recv_bytes()
+        except (EOFError, OSError):
+            self.end()
+            status = None if self._process is None else self._process.returncode
+            problem = f"the worker's process for small batches ended with status {status}"
+            raise HelenusError(Kind.BATCH_FAILED, problem) from None
+
+    def end(self) -> None:
+        """End it, and wait for that."""
+        self._ending.set()
+        self._keeper.join()
+        self._connection.close()

@@ -1,0 +1,179 @@
+"""Small batches: a process of the worker's own does them, and none that it may not have."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from helenus_connector.config.worker import WorkerSettings
+from helenus_connector.query import small_batches as module
+from helenus_connector.query._batch_limits import TaskRanges, TopicRanges
+from helenus_connector.query.small_batches import SmallBatches
+from helenus_schemas.errors import HelenusError, Kind
+
+MOST = 100
+WAIT_S = 60.0
+
+
+@pytest.fixture(autouse=True)
+def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_START_AFTER_S", 0.0)
+    monkeypatch.setattr(module, "_GRACE_S", 0.1)
+
+
+def settings(**more: str) -> WorkerSettings:
+    properties = {"bootstrap.servers": "h:1", "checkpoint.dir": "c", "small.batch.events": str(MOST), **more}
+    return WorkerSettings.from_properties(properties, "worker")
+
+
+@pytest.fixture
+def batches() -> Iterator[SmallBatches]:
+    batches = SmallBatches(settings())
+    yield batches
+    batches.close()
+
+
+def parts(*events: int) -> list[TaskRanges]:
+    return [TaskRanges([TopicRanges((), "fail", 0, events=number)], number) for number in events]
+
+
+def process_and_sizes(tasks: Iterator[TaskRanges]) -> Iterator[int]:
+    yield os.getpid()
+    for task in tasks:
+        yield task.most_bytes
+
+
+def fail(error: Exception, _: Iterator[TaskRanges]) -> Iterator[int]:
+    raise error
+
+
+def end(_: Iterator[TaskRanges]) -> Iterator[int]:
+    os.kill(os.getpid(), signal.SIGKILL)
+    yield 0
+
+
+def wait_for(file: Path, _: Iterator[TaskRanges]) -> Iterator[int]:
+    file.touch()
+    time.sleep(WAIT_S)
+    yield 0
+
+
+def run(batches: SmallBatches, function: Any, *events: int, waiting: int = 0, is_wanted: bool = True) -> Any:
+    return batches.run(parts(*events), function, waiting, lambda: is_wanted)
+
+
+def run_when_ready(batches: SmallBatches, function: Any = process_and_sizes) -> Any:
+    until = time.monotonic() + WAIT_S
+    while (results := run(batches, function, 3, 4)) is None and time.monotonic() < until:
+        time.sleep(0.05)
+    return results
+
+
+def test_one_process_does_all_parts_of_one_batch_after_the_other(batches: SmallBatches) -> None:
+    first, *sizes = run_when_ready(batches)
+    assert first != os.getpid()
+    assert sizes == [3, 4]
+    assert run(batches, process_and_sizes, 5) == [first, 5]
+
+
+def test_a_batch_of_many_events_or_many_that_wait_is_a_job(batches: SmallBatches) -> None:
+    process, *_ = run_when_ready(batches)
+    assert run(batches, process_and_sizes, MOST - 1, 2) is None
+    assert run(batches, process_and_sizes, 1, waiting=MOST) is None
+    assert run(batches, process_and_sizes, MOST - 1, waiting=1) == [process, MOST - 1]
+
+
+@pytest.mark.parametrize(
+    "more", [{"small.batch.events": "0"}, {"spark.master": "spark://h:7077", "spark.authenticate": "false"}]
+)
+def test_a_worker_without_it_has_no_process(more: dict[str, str]) -> None:
+    batches = SmallBatches(settings(**more))
+    assert [run(batches, process_and_sizes, 1) for _ in range(3)] == [None] * 3
+    assert batches._process is None
+
+
+def test_none_is_started_before_a_worker_has_run_for_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_START_AFTER_S", 3600.0)
+    batches = SmallBatches(settings())
+    assert [run(batches, process_and_sizes, 1) for _ in range(2)] == [None] * 2
+    assert batches._process is None
+
+
+def test_a_batch_beside_that_of_another_query_is_a_job(batches: SmallBatches, tmp_path: Path) -> None:
+    run_when_ready(batches)
+    started, ended = tmp_path / "started", threading.Event()
+
+    def run_long() -> None:
+        with pytest.raises(HelenusError, match="the query ends"):
+            batches.run(parts(1), partial(wait_for, started), 0, lambda: not started.exists())
+        ended.set()
+
+    thread = threading.Thread(target=run_long)
+    thread.start()
+    while not batches._in_use.locked():
+        time.sleep(0.001)
+    assert run(batches, process_and_sizes, 1) is None
+    thread.join()
+    assert ended.is_set(), "a batch that is not wanted any more ends within seconds"
+
+
+@pytest.mark.parametrize(
+    ("function", "kind", "message"),
+    [
+        (end, Kind.BATCH_FAILED, "ended with status -9"),
+        (partial(fail, HelenusError(Kind.NOT_OWNER, "another one has it", "t")), Kind.NOT_OWNER, "another one has it"),
+        (partial(fail, KeyError("x")), Kind.BATCH_FAILED, "KeyError"),
+    ],
+)
+def test_after_an_error_there_is_another_process(
+    batches: SmallBatches, function: Any, kind: Kind, message: str
+) -> None:
+    """As of Spark's Python workers: it may still have what it has not published."""
+    former, *_ = run_when_ready(batches)
+    with pytest.raises(HelenusError, match=message) as error:
+        run(batches, function, 1)
+    assert error.value.kind is kind
+    assert not Path(f"/proc/{former}").exists()
+    assert run_when_ready(batches)[0] != former
+
+
+def test_one_that_was_killed_between_batches_is_named(batches: SmallBatches) -> None:
+    former, *_ = run_when_ready(batches)
+    os.kill(former, signal.SIGKILL)
+    with pytest.raises(HelenusError, match="ended with status -9"):
+        run(batches, process_and_sizes, 1)
+    assert run_when_ready(batches)[0] != former
+
+
+def test_one_that_cannot_start_leaves_batches_to_spark(batches: SmallBatches, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "executable", "/nowhere/python")
+    assert run(batches, process_and_sizes, 1) is None
+
+
+def test_it_ends_with_the_worker(tmp_path: Path) -> None:
+    """Also with one that is killed: what it wrote later might be outdated."""
+    script = (
+        "import time, test_small_batches as t, helenus_connector.query."
+        "small_batches as m\nm._START_AFTER_S = 0.0\nbatches = m.SmallBatches(t.settings())\n"
+        "print(t.run_when_ready(batches)[0], flush=True); time.sleep(60)"
+    )
+    command = [sys.executable, "-c", script]
+    path = {**os.environ, "PYTHONPATH": str(Path(__file__).parent)}
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=path) as worker:
+        assert worker.stdout is not None
+        process = int(worker.stdout.readline())
+        worker.kill()
+    until = time.monotonic() + WAIT_S
+    while Path(f"/proc/{process}").exists() and time.monotonic() < until:
+        time.sleep(0.05)
+    assert not Path(f"/proc/{process}").exists()
