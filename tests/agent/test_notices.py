@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -16,6 +17,7 @@ from agent.writer import Cell, Row, Update, mutation, table_of
 from structlog.testing import capture_logs
 
 from helenus_agent import agent as module
+from helenus_agent.delivery.notices import Notice
 from helenus_agent.node.tables import Stamp
 from helenus_agent.node.truncations import Truncation, read_truncations
 from helenus_agent.positions import LogGap, Positions
@@ -622,3 +624,9 @@ def test_transactional_tables_that_are_not_wanted_are_not_mentioned(bench: Bench
     agent = bench.start(topic_partitions="1", table_exclude_list=r"ks\.t")
     assert agent.ready() is None
     assert metric("transactional_tables") == 0
+
+
+def test_a_drop_of_a_table_whose_id_is_of_before_1970_is_sent() -> None:
+    """An id is what CREATE TABLE … WITH id says."""
+    notice = Notice(Scope.TABLE, uuid.uuid1(), -5, -5, 1, 0)
+    assert len(set(notice.values("node", 3))) == 3

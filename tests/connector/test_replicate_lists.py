@@ -171,3 +171,18 @@ def test_a_refusal_is_not_sent_again(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(HelenusError) as raised:
         sent(monkeypatch, [[OperationTimedOut(), Unauthorized("no MODIFY"), []]], once=False)
     assert raised.value.kind is Kind.CASSANDRA_AUTH
+
+
+def test_what_expires_is_made_each_time_that_it_is_sent(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Or a target that was away would have it for as long again."""
+    sent_statements: list[Any] = []
+    answers = [[(False, OperationTimedOut()), (True, [])], [(True, [])]]
+
+    def execute(session: object, requests: list[Any], **options: object) -> list[tuple[bool, Any]]:
+        sent_statements.extend(statement for statement, _ in requests)
+        return answers.pop(0)
+
+    monkeypatch.setattr(_requests, "execute_concurrent", execute)
+    made = iter(["with TTL 60", "expired"])
+    RequestSender(object(), "target shop.t", Patience(wait=lambda seconds: None)).send([lambda: next(made), "b"])
+    assert sent_statements == ["with TTL 60", "b", "expired"]

@@ -13,6 +13,7 @@ import pytest
 from cassandra.query import UNSET_VALUE, PreparedStatement
 
 from helenus_connector.config.replication import ReplicationSettings
+from helenus_connector.replicate import _table_copy
 from helenus_connector.replicate._cluster_table import RowImage
 from helenus_connector.replicate._differences import compare_rows, repair_cells
 from helenus_connector.replicate._fit import check_columns, check_keys, without_dropped
@@ -305,3 +306,26 @@ def test_wrong_keys_of_the_target_are_named_as_they_are_written(
 ) -> None:
     with pytest.raises(ConfigError, match=message):
         settings(tmp_path, **more)
+
+
+def test_a_row_that_expires_while_it_waits_is_written_as_deleted(monkeypatch: pytest.MonkeyPatch) -> None:
+    copy = TableCopy.__new__(TableCopy)
+    copy._statements = STATEMENTS
+    now = [float(NOW)]
+    monkeypatch.setattr(_table_copy.time, "time", lambda: now[0])
+    (lasting,) = copy._row_statements(KEY, Scope.ROW, cells(Cell("v", 5, b"x")))
+    assert not callable(lasting)
+    (make,) = copy._row_statements(KEY, Scope.ROW, cells(Cell("v", 5, b"x", ttl=60, expires=NOW + 60)))
+    written_at = []
+    for now[0] in (NOW, NOW + 50, NOW + 60):
+        _, ttl, *values = make().values
+        written_at.append((ttl, b"x" in values, None in values))
+    assert written_at == [
+        (integer(60), True, False),
+        (integer(10), True, False),
+        (integer(0), False, True),
+    ]
+    assert copy._row_statements(KEY, Scope.ROW, cells(liveness=Liveness(3, 60, NOW + 200)))[0]().values[-1] == integer(
+        140
+    )
+    assert copy._row_statements(KEY, Scope.ROW, cells(Cell("l", 5, b"x", b"p", ttl=60, expires=NOW + 60))) == []

@@ -29,7 +29,7 @@ class Notice:
 
     def values(self, node: str, partitions: int) -> list[bytes]:
         """Return the event's value for each partition of the topic; its key is none."""
-        name = self.table.bytes + self.stamp.to_bytes(8, "big")
+        name = self.table.bytes + self.stamp.to_bytes(8, "big", signed=True)  # a table's id may say a year before 1970
         digest = hashlib.md5(name, usedforsecurity=False).hexdigest()
         return [
             encode(Change(digest, node, self.scope, part, partitions, self.segment, self.position, self.time))

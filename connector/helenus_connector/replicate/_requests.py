@@ -73,7 +73,8 @@ class RequestSender:
 
     def send(self, statements: Sequence[Any]) -> list[list[Any]]:
         """Execute statements, in any order, and return their rows in order. Those that fail for a transient cause are
-        sent again. Raises HelenusError by the cause of any other failure.
+        sent again. One may be a function that returns it, called each time that it is sent, as of what expires
+        meanwhile. Raises HelenusError by the cause of any other failure.
         """
         answers: dict[int, list[Any]] = {}
         size = min(self._per_second, 1000) or 1000
@@ -98,7 +99,7 @@ class RequestSender:
 
     def _send_once(self, statements: Sequence[Any], chunk: range, answers: dict[int, list[Any]]) -> None:
         pending = [n for n in chunk if n not in answers]
-        requests = [(statements[n], None) for n in pending]
+        requests = [(given() if callable(given := statements[n]) else given, None) for n in pending]
         results = execute_concurrent(self._session, requests, concurrency=self._concurrency, raise_on_first_error=False)
         failures: list[HelenusError] = []
         for n, (is_success, result) in zip(pending, results, strict=True):

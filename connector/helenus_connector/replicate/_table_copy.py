@@ -234,17 +234,17 @@ class TableCopy:
         """Add the cells of a row that was read."""
         key, scope = name
         check_columns(cells.columns, {cell.column for cell in cells.cells}, self.target.table)
-        if statements := self._prepare(lambda: self._statements.for_row(key, scope, cells, int(time.time()))):
-            batch.statements.append(self._statements.together(statements))
+        batch.statements += self._row_statements(key, scope, cells)
         for cell in cells.cells:
             if cell.column in self.lists:
                 list_key = name, cell.column
                 batch.lists[list_key] = max(batch.lists.get(list_key, cell.write_time), cell.write_time)
 
     def _statements_of(self, key: Key, change: Change, cells: Cells) -> list[Any]:
+        if change.scope in (Scope.ROW, Scope.STATIC):
+            return self._row_statements(key, change.scope, cells)
+
         def make() -> list[Any]:
-            if change.scope in (Scope.ROW, Scope.STATIC):
-                return self._statements.for_row(key, change.scope, cells, int(time.time()))
             assert cells.deletion is not None
             if change.scope is Scope.RANGE:
                 return self._statements.for_range(key, cells.deletion, change.start, change.end)
@@ -252,6 +252,23 @@ class TableCopy:
 
         statements = self._prepare(make)
         return [self._statements.together(statements)] if statements else []
+
+    def _row_statements(self, key: Key, scope: Scope, cells: Cells) -> list[Any]:
+        """Return the statement of a row's cells, or of a partition's static ones; none if there are none. Where cells
+        expire it is a function: a target that was away for an hour must not show them for an hour longer.
+        """
+
+        def make() -> Any:
+            statements = self._prepare(lambda: self._statements.for_row(key, scope, cells, int(time.time())))
+            return self._statements.together(statements) if statements else None
+
+        statement = make()
+        if statement is None:
+            return []
+        expires = [cell.expires for cell in cells.cells]
+        if cells.liveness is not None:
+            expires.append(cells.liveness.expires)
+        return [statement if all(end is None for end in expires) else make]
 
     def _prepare(self, make: Any) -> list[Any]:
         """Return statements, of which some may have to be prepared first."""
