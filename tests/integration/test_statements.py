@@ -28,6 +28,8 @@ DROP = "DROP DATA_SOURCE IF EXISTS cdc ON TABLE told.t"
 class Told(Pipeline):
     """An agent that follows `configs`, and a worker that follows data sources."""
 
+    replication = REPLICATION
+
     def agent_properties(self, port: int) -> dict[str, object]:
         properties = super().agent_properties(port)
         del properties["kafka.bootstrap.servers"]
@@ -35,7 +37,7 @@ class Told(Pipeline):
             **properties,
             "config.store": "cassandra",
             "config.store.keyspace": KEYSPACE,
-            "config.store.replication": REPLICATION,
+            "config.store.replication": self.replication,
             "config.store.poll.interval.ms": 500,
         }
 
