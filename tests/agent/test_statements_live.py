@@ -11,6 +11,7 @@ from click.testing import CliRunner
 from patience import eventually
 
 from helenus_agent.cli import main
+from helenus_agent.control._source_store import SourceStore, StoredSource
 from helenus_schemas.service.cassandra import connect
 from helenus_schemas.settings.shared import CassandraSettings
 from helenus_stack.secure import AGENT, CASSANDRA_ADMIN, STRANGER
@@ -149,6 +150,36 @@ def test_who_may_do_what_and_what_is_left(sql: Sql, session: Any) -> None:
     # And the dropped source can be created again.
     assert sql(SINK, SOURCE)[0] == 0
     assert cdc(session, "t")
+    assert sql("DROP DATA_SOURCE cdc ON TABLE stated.t; DROP DATA_SINK lake")[0] == 0
+
+
+def test_a_sink_is_not_dropped_under_a_source_that_is_created(
+    sql: Sql, session: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each statement has looked already when the other one writes: no order of the two leaves a source alone."""
+    create, drop, deletes = SourceStore.create_source, SourceStore.drop_sink, list[bool]()
+    assert sql(SINK)[0] == 0
+
+    def create_late(self: SourceStore, source: StoredSource) -> bool:
+        deletes.append(drop(self, "lake"))
+        return create(self, source)
+
+    monkeypatch.setattr(SourceStore, "create_source", create_late)
+    code, output = sql(SOURCE)
+    assert (code, "dropped this data sink just now" in " ".join(output.split()), deletes) == (1, True, [True]), output
+    assert (cdc(session, "t"), sql("DESCRIBE DATA_SOURCES")[1]) == (False, "(no data_sources)\n")
+    assert sql(SINK)[0] == 0
+
+    def drop_late(self: SourceStore, name: str) -> bool:
+        create(self, StoredSource("stated", "t", "cdc", name, False))
+        return drop(self, name)
+
+    monkeypatch.undo()
+    monkeypatch.setattr(SourceStore, "drop_sink", drop_late)
+    code, output = sql("DROP DATA_SINK lake")
+    assert (code, "1 data sources have this sink" in output) == (1, True), output
+    monkeypatch.undo()
+    assert "output.format=json" in sql("DESCRIBE DATA_SINKS")[1]
     assert sql("DROP DATA_SOURCE cdc ON TABLE stated.t; DROP DATA_SINK lake")[0] == 0
 
 

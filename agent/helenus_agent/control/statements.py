@@ -111,14 +111,25 @@ class StatementSession:
 
     def _drop_sink(self, statement: DropSink) -> StatementResult:
         name = statement.name
-        if used := [source for source in self._store.sources() if source.sink == name.value]:
-            example = f"{used[0].keyspace}.{used[0].table}"
-            raise name.refuse(f"{len(used)} data sources have this sink: DROP DATA_SOURCE cdc ON TABLE {example} first")
+        self._check_unused(name)
+        address = self._store.sinks().get(name.value)
         if self._store.drop_sink(name.value):
+            try:
+                # Of a source that is created meanwhile: either it sees that its sink is gone, or it is seen here.
+                self._check_unused(name)
+            except StatementError:
+                if address is not None:
+                    self._store.create_sink(name.value, address)
+                raise
             return _changes((f"data_sink {name.value}", "dropped"))
         if not statement.if_exists:
             raise name.refuse(f"there is no data sink {name.value}: DESCRIBE DATA_SINKS lists them")
         return _changes((f"data_sink {name.value}", "not there"))
+
+    def _check_unused(self, sink: Word) -> None:
+        if used := [source for source in self._store.sources() if source.sink == sink.value]:
+            example = f"{used[0].keyspace}.{used[0].table}"
+            raise sink.refuse(f"{len(used)} data sources have this sink: DROP DATA_SOURCE cdc ON TABLE {example} first")
 
     def _create_source(self, statement: CreateSource) -> StatementResult:
         """Create a data source, in five steps. What was interrupted goes on when the statement is repeated."""
@@ -151,6 +162,9 @@ class StatementSession:
             source = replace(former, sink=statement.sink.value, sets_cdc=former.sets_cdc or not has_cdc)
             if not self._store.create_source(source):
                 raise self._overtaken(table)
+            if source.sink not in self._store.sinks():
+                self._drop_source(DropSource(statement.service, table, if_exists=True))
+                raise statement.sink.refuse("somebody else dropped this data sink just now: create it, and repeat this")
         return _changes((label, "there already" if is_complete else "created"), *changes)
 
     def _drop_source(self, statement: DropSource) -> StatementResult:
