@@ -259,12 +259,12 @@ def test_a_node_that_was_replaced_is_named_and_closed(live: Copied) -> None:
 @pytest.mark.parametrize(
     "failpoint",
     [
-        "state-store.before-write:1",  # before the row is made
+        pytest.param("state-store.before-write:1", marks=pytest.mark.long),  # before the row is made
         "state-store.after-write:1",  # the row is made, the file is not
         "state-store.before-write:3",
-        "state-store.after-write:3",
+        pytest.param("state-store.after-write:3", marks=pytest.mark.long),
         "agent.after-save:3",  # the file is written, the copy is not
-        "agent.after-flush:3",  # sent, saved nowhere
+        pytest.param("agent.after-flush:3", marks=pytest.mark.long),  # sent, saved nowhere
     ],
 )
 def test_killed_at_each_of_the_two_writes(live: Copied, failpoint: str) -> None:

@@ -178,8 +178,19 @@ CONNECTOR: dict[str, tuple[dict[str, object], dict[str, object], int, str]] = {
     "unreachable Cassandra": ({}, {"cassandra.port": 9}, 1, r"cannot connect to Cassandra.*port 9\b"),
 }
 
+# Each starts a worker, and is much like another one.
+LONG = {
+    "keyspace that is named wrongly",
+    "excluded column of no table",
+    "column that is named wrongly",
+    "key type that is not supported",
+    "level that the keyspace cannot give",
+}
 
-@pytest.mark.parametrize("case", CONNECTOR)
+
+@pytest.mark.parametrize(
+    "case", [pytest.param(case, marks=[pytest.mark.long] if case in LONG else []) for case in CONNECTOR]
+)
 def test_connector(pipeline: Pipeline, tmp_path: Path, case: str) -> None:
     worker, table, expected, pattern = CONNECTOR[case]
     status, message = fails("helenus-connector", *connector_files(pipeline, tmp_path, worker, table))

@@ -132,6 +132,7 @@ def test_the_leader_is_killed(group: WorkerGroup, session: Any) -> None:
     assert len(lines(standby, "worker.leads")) == 1
 
 
+@pytest.mark.long
 def test_the_leader_hangs_and_goes_on(group: WorkerGroup, session: Any) -> None:
     leader, standby = pair(group)
     assert leader.process is not None
