@@ -170,11 +170,11 @@ def own_yaml(status: Status, folder: Path) -> tuple[Path, Path]:
 
 def start_peer(exits: ExitStack, status: Status, folder: Path) -> Candidate:
     """Debezium's connector, from segments that are complete."""
-    place = folder / PEER
-    yaml, raw = own_yaml(status, place)
+    directory = folder / PEER
+    yaml, raw = own_yaml(status, directory)
     KafkaLog({"bootstrap.servers": status.bootstrap_servers}).create(f"{PEER}.bench.t", 4, {})
     more = {**TUNED, "commit_log_real_time_processing_enabled": "false", "cassandra_config": yaml}
-    theirs = exits.enter_context(debezium(file_of(status, place, PEER, **more)))
+    theirs = exits.enter_context(debezium(file_of(status, directory, PEER, **more)))
     wait(theirs.started, "Debezium's connector is started")
     consumer = Consumer({"bootstrap.servers": status.bootstrap_servers, "group.id": "bench-compare"})
     exits.callback(consumer.close)
@@ -187,15 +187,30 @@ def start_peer(exits: ExitStack, status: Status, folder: Path) -> Candidate:
     )
 
 
+def own_port(file: Path) -> None:
+    """Have a program listen where the system has room: usual ports may be another's by the time it starts."""
+    lines = file.read_text().splitlines()
+    listeners = f"listeners=http://127.0.0.1:{programs.free_port(0)}"
+    file.write_text("\n".join(listeners if line.startswith("listeners=") else line for line in lines) + "\n")
+
+
+def is_up(worker: programs.Program) -> bool:
+    """Return whether a worker is ready. Raises StackError if it has ended."""
+    worker.check()
+    return is_ready(worker)
+
+
 def start_ours(exits: ExitStack, status: Status, folder: Path, form: str) -> Candidate:
     """An agent and a worker, of one form."""
-    place = folder / form
-    yaml, raw = own_yaml(status, place)
-    agent = programs.Program("agent", place, programs.agent(status, place).files)
+    directory = folder / form
+    yaml, raw = own_yaml(status, directory)
+    agent = programs.Program("agent", directory, programs.agent(status, directory).files)
     changed = [f"cassandra.config={yaml}", f"topic.prefix=events-{form}-", "cells.include.list=bench\\\\.t"]
     add(agent.files[0], changed)
-    made = programs.connector(status, place, "bench", "t")
-    worker = programs.Program("connector", place, made.files)
+    made = programs.connector(status, directory, "bench", "t")
+    worker = programs.Program("connector", directory, made.files)
+    own_port(worker.files[0])
+    own_port(agent.files[0])
     events, data = f"events-{form}-bench.t", f"data-{form}-bench.t"
     form_settings = dict(FORMS[form])
     if "value.converter.schema.registry.url" in form_settings:
@@ -213,11 +228,11 @@ def start_ours(exits: ExitStack, status: Status, folder: Path, form: str) -> Can
         lines = worker.files[1].read_text().splitlines()
         worker.files[1].write_text("\n".join(line for line in lines if "schema.registry.url" not in line) + "\n")
     for name in ("run", "logs"):
-        (place / name).mkdir(exist_ok=True)
+        (directory / name).mkdir(exist_ok=True)
     exits.enter_context(running(agent, {}))
     topics_exist(status, events)
     exits.enter_context(running(worker, {"JAVA_HOME": str(spark_java_home(Terminal()))}))
-    wait(lambda: is_ready(worker), f"{form} is ready", 300)
+    wait(lambda: is_up(worker), f"{form} is ready", 300)
     port, series = port_of(worker), 'helenus_connector_records_total{connector="bench-t",keyspace="bench",table="t"}'
     pids = [pid for program in (agent, worker) if (pid := program.process.pid) is not None]
     return Candidate(form, raw, pids, lambda: int(read_metrics(port).get(series, 0)))
