@@ -8,7 +8,8 @@ start, each with a `cdc_raw` of its own. In each round each gets the next segmen
 others wait; each second round in the other order. The first segments only warm them up.
 
 CPU seconds are those of the connector's processes (agent and worker of ours), and of Kafka meanwhile; the rate is from
-the first record to the last. The result is also a line of JSON in `--history` (`python -m bench history`).
+the moment at which the segments are there to the last record. The result is also a line of JSON in `--history`
+(`python -m bench history`).
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -55,8 +57,7 @@ TUNED = {
     "kafka_producer_linger_ms": 20,
     "kafka_producer_batch_size": 262_144,
 }
-_POLL_S = 0.05
-_NODE = "ad310466-96a7-4cb2-acf4-59535a960812"
+_POLL_S, _LONGEST_S = 0.05, 240.0
 
 
 @dataclass
@@ -74,8 +75,8 @@ class Candidate:
     broker_cpu: list[float] = field(default_factory=list)
 
     def publish(self, lot: Sequence[Path], count: int, broker: int) -> tuple[float, float, float]:
-        """Give it segments, and wait for so many records. Returns CPU s of it and of the broker, and s from the first
-        record to the last.
+        """Give it segments, and wait for so many records. Returns CPU s of it and of the broker, and s until the
+        last record.
         """
         before, of_broker, records = sum(map(cpu_of, self.pids)), cpu_of(broker), self.count_records()
         for segment in lot:
@@ -85,14 +86,12 @@ class Candidate:
             partial = index.with_suffix(".part")
             partial.write_text(f"{segment.stat().st_size}\nCOMPLETED\n")
             partial.rename(index)
-        limit, first = time.monotonic() + 240, 0.0
+        begun = time.monotonic()
         while (published := self.count_records() - records) < count:
-            first = first or (time.monotonic() if published else 0.0)
-            if time.monotonic() > limit:
+            if time.monotonic() > begun + _LONGEST_S:
                 raise TimeoutError(f"{self.name}: {published} of {count} records")
             time.sleep(_POLL_S)
-        seconds = time.monotonic() - first if first else _POLL_S
-        return sum(map(cpu_of, self.pids)) - before, cpu_of(broker) - of_broker, seconds
+        return sum(map(cpu_of, self.pids)) - before, cpu_of(broker) - of_broker, time.monotonic() - begun
 
 
 def main() -> None:
@@ -133,23 +132,20 @@ def write_lots(status: Status, cassandra: Any, folder: Path, rows: int, lots: in
     load(cassandra, rows * lots)
     time.sleep(1)  # the last sync marker comes each 100 ms
     shutil.copytree(status.nodes[0].cdc_raw, folder)
-    segments = sorted(folder.glob("*.log"), key=lambda path: int(path.stem.rpartition("-")[2]))
+    tables = read_tables(cassandra)
+    ordered = sorted(folder.glob("*.log"), key=lambda path: int(path.stem.rpartition("-")[2]))
+    counts = {path: count_changes(path, tables, folder.parent / path.stem) for path in ordered}
+    segments = [path for path in ordered if counts[path]][:-1]  # the last one is not full: a round of little
     if len(segments) < lots:
         raise SystemExit(f"{len(segments)} segments for {lots} rounds: give more --rows")
     ends = [round(len(segments) * n / lots) for n in range(lots + 1)]
-    tables = read_tables(cassandra)
-    made = []
-    for n in range(lots):
-        lot = segments[ends[n] : ends[n + 1]]
-        made.append((lot, count_changes(lot, tables, folder.parent / f"lot{n}")))
-    return made
+    return [(lot, sum(counts[path] for path in lot)) for lot in (segments[a:b] for a, b in pairwise(ends))]
 
 
-def count_changes(lot: Sequence[Path], tables: Any, folder: Path) -> int:
-    """Return how many changes of the table are in segments."""
+def count_changes(segment: Path, tables: Any, folder: Path) -> int:
+    """Return how many changes of the table are in a segment, which is linked into a folder of its own."""
     folder.mkdir()
-    for segment in lot:
-        (folder / segment.name).symlink_to(segment)
+    (folder / segment.name).symlink_to(segment)
     plans = {
         table.id.bytes: decoder.plan_table(table, 0 if (table.keyspace, table.name) == ("bench", "t") else -1)
         for table in tables.values()
