@@ -2,9 +2,10 @@
 
     python -m bench [NAME [its options]]
 
-NAME is one of agent, agent_states, chaos, connector, encryption, executors, merged, nodes, path, public_api, records,
-snapshot, soak, stage, standby, starts, state, tables, verify, written. Without one all run, one after the other, but
-for chaos, which measures nothing, and soak, which takes an hour. `python -m bench NAME --help` tells what one measures.
+NAME is one of agent, agent_states, chaos, compare, connector, encryption, executors, history, merged, nodes, path,
+public_api, records, snapshot, soak, stage, standby, starts, state, tables, verify, written. Without one all run, one
+after the other, but for chaos and history, which measure nothing, compare, which wants a peer's name, and soak, which
+takes an hour. `python -m bench NAME --help` tells what one measures.
 """
 
 from __future__ import annotations
@@ -18,9 +19,11 @@ NAMES = [
     "agent",
     "agent_states",
     "chaos",
+    "compare",
     "connector",
     "encryption",
     "executors",
+    "history",
     "merged",
     "nodes",
     "path",
@@ -39,7 +42,7 @@ NAMES = [
 name, options = (sys.argv[1], sys.argv[2:]) if sys.argv[1:] else (None, [])
 if name is not None and name not in NAMES:
     sys.exit(__doc__)
-for each in [n for n in NAMES if n not in ("chaos", "soak")] if name is None else [name]:
+for each in [n for n in NAMES if n not in ("chaos", "compare", "history", "soak")] if name is None else [name]:
     print(f"== {each}", flush=True)
     sys.argv = [f"bench.{each}", *options]
     try:

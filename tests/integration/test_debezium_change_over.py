@@ -19,16 +19,20 @@ from uuid import UUID
 
 import pytest
 import spark_start
+from bench.debezium_peer import debezium, file_of, has_maven
 from cassandra.cluster import Cluster, Session
 from cassandra.util import Date, OrderedMapSerializedKey, SortedSet
 from integration.pipeline import Command, Pipeline, free_port
-from integration.their_debezium import debezium, file_of
 from patience import eventually
 
 from helenus_sinks.kafka.log import KafkaLog
 from helenus_stack.stack import Stack
 
-pytestmark = [pytest.mark.integration, pytest.mark.long]
+pytestmark = [
+    pytest.mark.integration,
+    pytest.mark.long,
+    pytest.mark.skipif(not has_maven(), reason="Debezium's connector is downloaded with Maven"),
+]
 
 TABLE, TOPIC = "moves.t", "fulfillment.moves.t"
 DEFINITIONS = [

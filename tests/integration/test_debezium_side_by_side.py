@@ -10,15 +10,19 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from bench.debezium_peer import debezium, file_of, has_maven
 from cassandra.cluster import Cluster
 from integration.pipeline import Pipeline
-from integration.their_debezium import debezium, file_of
 from patience import eventually
 
 from helenus_sinks.kafka.log import KafkaLog
 from helenus_stack.stack import Stack
 
-pytestmark = [pytest.mark.integration, pytest.mark.long]
+pytestmark = [
+    pytest.mark.integration,
+    pytest.mark.long,
+    pytest.mark.skipif(not has_maven(), reason="Debezium's connector is downloaded with Maven"),
+]
 
 TABLES = {"side.t": 31, "side.one": 3, "side.wide": 5}
 """How many records they get."""

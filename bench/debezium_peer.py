@@ -1,8 +1,10 @@
-"""Debezium's connector for Cassandra as a process beside a node, for tests that compare."""
+"""Debezium's connector for Cassandra as a process beside a node, for tests and benchmarks that compare."""
 
 from __future__ import annotations
 
+import ctypes
 import shutil
+import signal
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,11 +12,10 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-import pytest
-from integration.pipeline import _end_with_parent, dotted, free_port, write_properties
-
+from helenus_stack.errors import StackError
 from helenus_stack.jars import Artifact, fetch, parse_lock
 from helenus_stack.java import java_home
+from helenus_stack.programs import free_port
 from helenus_stack.progress import Silent
 from helenus_stack.resolve import maven
 from helenus_stack.status import Status
@@ -30,10 +31,15 @@ OPENED = (
 INTERNAL = ("misc", "loader", "ref", "reflect", "math", "module", "util.jar")
 
 
+def has_maven() -> bool:
+    """Return whether its files can be downloaded."""
+    return shutil.which("mvn") is not None
+
+
 def jars() -> list[Path]:
-    """Debezium's, downloaded on the first call."""
-    if shutil.which("mvn") is None:
-        pytest.skip("Debezium's connector for Cassandra is downloaded with Maven, which is not here")
+    """Debezium's, downloaded on the first call. Raises StackError if there is no Maven."""
+    if not has_maven():
+        raise StackError("Debezium's connector for Cassandra is downloaded with Maven", "mvn", "install Maven")
     artifacts = parse_lock(LOCK.read_text(), LOCK.name)
     return fetch(artifacts, Silent(), partial(maven, parents=[Artifact.parse(PARENT)]))
 
@@ -66,28 +72,34 @@ def file_of(status: Status, directory: Path, prefix: str, **more: object) -> Pat
         f'  load-balancing-policy.local-datacenter = "{status.local_dc}"\n}}\n'
     )
     json = "org.apache.kafka.connect.json.JsonConverter"
-    return write_properties(
-        directory / "debezium.properties",
-        {
-            "topic.prefix": prefix,
-            "key.converter": json,
-            "key.converter.schemas.enable": "false",
-            "value.converter": json,
-            "value.converter.schemas.enable": "false",
-            "kafka.producer.bootstrap.servers": status.bootstrap_servers,
-            "cassandra.config": status.nodes[0].cassandra_yaml,
-            "cassandra.driver.config.file": driver,
-            "commit.log.relocation.dir": directory / "relocated",
-            "offset.backing.store.dir": directory / "offsets",
-            "snapshot.mode": "NEVER",
-            "commit.log.real.time.processing.enabled": "true",
-            "commit.log.marked.complete.poll.interval.ms": "100",
-            "cdc.dir.poll.interval.ms": "100",
-            "poll.interval.ms": "50",
-            "http.port": free_port(),
-            **dotted(more),
-        },
-    )
+    properties = {
+        "topic.prefix": prefix,
+        "key.converter": json,
+        "key.converter.schemas.enable": "false",
+        "value.converter": json,
+        "value.converter.schemas.enable": "false",
+        "kafka.producer.bootstrap.servers": status.bootstrap_servers,
+        "cassandra.config": status.nodes[0].cassandra_yaml,
+        "cassandra.driver.config.file": driver,
+        "commit.log.relocation.dir": directory / "relocated",
+        "offset.backing.store.dir": directory / "offsets",
+        "snapshot.mode": "NEVER",
+        "commit.log.real.time.processing.enabled": "true",
+        "commit.log.marked.complete.poll.interval.ms": "100",
+        "cdc.dir.poll.interval.ms": "100",
+        "poll.interval.ms": "50",
+        "http.port": free_port(8000),
+        **{key.replace("_", "."): value for key, value in more.items()},
+    }
+    file = directory / "debezium.properties"
+    file.write_text("".join(f"{key}={value}\n" for key, value in properties.items()))
+    return file
+
+
+def _end_with_parent() -> None:
+    """A run that is killed leaves no process behind."""
+    pr_set_pdeathsig = 1
+    ctypes.CDLL(None).prctl(pr_set_pdeathsig, signal.SIGKILL)
 
 
 @contextmanager
