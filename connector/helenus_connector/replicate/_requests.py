@@ -99,7 +99,7 @@ class RequestSender:
 
     def _send_once(self, statements: Sequence[Any], chunk: range, answers: dict[int, list[Any]]) -> None:
         pending = [n for n in chunk if n not in answers]
-        requests = [(given() if callable(given := statements[n]) else given, None) for n in pending]
+        requests = [(_make(statements[n]), None) for n in pending]
         results = execute_concurrent(self._session, requests, concurrency=self._concurrency, raise_on_first_error=False)
         failures: list[HelenusError] = []
         for n, (is_success, result) in zip(pending, results, strict=True):
@@ -112,6 +112,10 @@ class RequestSender:
                 failures.append(request_error(result, self._name))
         if failures:
             raise next((e for e in failures if e.action is not Action.RETRY), failures[0])
+
+
+def _make(statement: Any) -> Any:
+    return statement() if callable(statement) else statement
 
 
 def request_error(error: Exception, name: str) -> HelenusError:
