@@ -99,7 +99,7 @@ class Query:
 
 @pytest.fixture
 def query(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Query]:
-    def run(frame: Any, _: Path, function_for: Callable[[set[str]], object]) -> list[TopicResult]:
+    def run(frame: Any, _: Path, function_for: Callable[[set[str]], object], __: object) -> list[TopicResult]:
         function_for({result.topic for result in frame.done})
         return [pickle.loads(pickle.dumps(result)) for result in frame.done]
 

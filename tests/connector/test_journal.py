@@ -348,7 +348,7 @@ def test_a_past_change_that_waits_is_not_confirmed(
 
 @pytest.fixture
 def query(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Query:
-    monkeypatch.setattr(job, "run", lambda frame, _, function_for: frame.done)
+    monkeypatch.setattr(job, "run", lambda frame, *_: frame.done)
     return Query(tmp_path)
 
 
