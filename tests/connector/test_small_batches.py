@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 
 from helenus_connector.config.worker import WorkerSettings
 from helenus_connector.query import small_batches as module
@@ -28,6 +29,7 @@ WAIT_S = 60.0
 @pytest.fixture(autouse=True)
 def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_START_AFTER_S", 0.0)
+    monkeypatch.setattr(module, "_PAUSE_S", 0.2)
     monkeypatch.setattr(module, "_GRACE_S", 0.1)
 
 
@@ -147,17 +149,31 @@ def test_after_an_error_there_is_another_process(
     assert run_when_ready(batches)[0] != former
 
 
-def test_one_that_was_killed_between_batches_is_named(batches: SmallBatches) -> None:
+def test_after_one_that_was_killed_between_batches_these_are_jobs(batches: SmallBatches) -> None:
+    """Nothing was lost with it: no run of a query has to end for it."""
     former, *_ = run_when_ready(batches)
     os.kill(former, signal.SIGKILL)
-    with pytest.raises(HelenusError, match="ended with status -9"):
-        run(batches, process_and_sizes, 1)
+    assert batches._process is not None
+    assert batches._process._connection.poll(WAIT_S), "the system says that it has ended"
+    with capture_logs() as logs:
+        assert run(batches, process_and_sizes, 1) is None
+    assert [entry["event"] for entry in logs] == ["small_batches.away"]
+    assert "ended with status -9" in logs[0]["reason"]
     assert run_when_ready(batches)[0] != former
 
 
-def test_one_that_cannot_start_leaves_batches_to_spark(batches: SmallBatches, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys, "executable", "/nowhere/python")
-    assert run(batches, process_and_sizes, 1) is None
+@pytest.mark.parametrize("program", ["/nowhere/python", "/bin/false"])
+def test_one_that_cannot_start_leaves_batches_to_spark(
+    batches: SmallBatches, monkeypatch: pytest.MonkeyPatch, program: str
+) -> None:
+    monkeypatch.setattr(sys, "executable", program)
+    monkeypatch.setattr(module, "_PAUSE_S", 3600.0)
+    with capture_logs() as logs:
+        until = time.monotonic() + WAIT_S
+        while not logs and time.monotonic() < until:
+            assert run(batches, process_and_sizes, 1) is None
+        assert [run(batches, process_and_sizes, 1) for _ in range(3)] == [None] * 3
+    assert [entry["event"] for entry in logs] == ["small_batches.away"]
 
 
 def test_it_ends_with_the_worker(tmp_path: Path) -> None:

@@ -40,6 +40,8 @@ _START_AFTER_S = 10.0
 """After the first batch it would take, and after the end of one that failed: a worker that is to end soon starts none,
 and a start is not slower for it.
 """
+_PAUSE_S = 600.0
+"""Before another one is started where one could not be, or ended without a batch: jobs do as well."""
 _LOOK_S = 0.5
 """Between looks whether a batch is still wanted."""
 _GRACE_S = 2.0
@@ -91,19 +93,20 @@ class SmallBatches:
 
     def _ready_process(self) -> _Process | None:
         """Return the process if it can take a batch now, and start it where it is time for that."""
-        if self._process is None:
-            if self._start_at is math.inf:
-                self._start_at = time.monotonic() + _START_AFTER_S
-            if self._closed or time.monotonic() < self._start_at:
-                return None
-            try:
+        if self._start_at is math.inf:
+            self._start_at = time.monotonic() + _START_AFTER_S
+        if self._closed or time.monotonic() < self._start_at:
+            return None
+        try:
+            if self._process is None:
                 self._process = _Process()
-            except OSError as error:
-                self._start_at = time.monotonic() + _START_AFTER_S
-                effect = "small batches are jobs of Spark's meanwhile"
-                _log.warning("small_batches.not_started", reason=str(error), effect=effect)
-                return None
-        return self._process if self._process.is_ready() else None
+            return self._process if self._process.is_ready() else None
+        except (OSError, HelenusError) as error:
+            self._end()
+            self._start_at = time.monotonic() + _PAUSE_S
+            effect = "small batches are jobs of Spark's meanwhile"
+            _log.warning("small_batches.away", reason=str(error), again_in_s=_PAUSE_S, effect=effect)
+            return None
 
     def _end(self) -> None:
         if self._process is not None:
@@ -153,7 +156,7 @@ class _Process:
 
     def is_ready(self) -> bool:
         """Return whether it has loaded what it needs, and waits for a batch. Raises HelenusError if it has ended."""
-        if not self._is_ready and self._connection.poll():
+        while self._connection.poll():  # nothing comes but that it is ready, and its end
             self._receive()
             self._is_ready = True
         return self._is_ready
