@@ -44,8 +44,6 @@ WARM_UP_SECONDS = 25
 TURNS = 3
 KEYS = 5_000
 EVENTS = 20_000
-
-
 OF_WORKER = "worker."
 
 

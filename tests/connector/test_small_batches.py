@@ -104,6 +104,24 @@ def test_a_worker_without_it_has_no_process(more: dict[str, str]) -> None:
     assert batches._process is None
 
 
+@pytest.mark.parametrize("size", [1 << 16, 1 << 26])
+def test_a_request_that_is_not_sent_at_once_is_a_job(batches: SmallBatches, size: int) -> None:
+    """A process that was stopped would hold up what sends it, and so the end of the worker."""
+    process, *_ = run_when_ready(batches)
+    os.kill(process, signal.SIGSTOP)
+    assert run(batches, partial(fail, KeyError(bytes(size))), 1) is None
+    os.kill(process, signal.SIGCONT)
+    assert run(batches, process_and_sizes, 5) == [process, 5]
+
+
+def test_a_process_that_was_stopped_holds_up_no_end(batches: SmallBatches) -> None:
+    process, *_ = run_when_ready(batches)
+    os.kill(process, signal.SIGSTOP)
+    with pytest.raises(HelenusError, match="the query ends"):
+        run(batches, process_and_sizes, 1, is_wanted=False)
+    assert not Path(f"/proc/{process}").exists()
+
+
 def test_none_is_started_before_a_worker_has_run_for_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_START_AFTER_S", 3600.0)
     batches = SmallBatches(settings())

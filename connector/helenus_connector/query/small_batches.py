@@ -5,7 +5,7 @@ worker does in between (`_small_batch_process`). It is to the rest what one of S
 same things (`worker_process`), enters the same fences, and takes turns with those. There is one process, for one batch
 at a time. A batch that it does not take is a job:
 
-- one with more events than `small.batch.events`;
+- one with more events than `small.batch.events`, or one whose request is too large to be sent at once;
 - one that comes while it has another query's;
 - one that comes before it is there. It starts some time after the first batch, since starts have much to do.
 
@@ -42,6 +42,10 @@ and a start is not slower for it.
 """
 _PAUSE_S = 600.0
 """Before another one is started where one could not be, or ended without a batch: jobs do as well."""
+_MOST_BYTES = 1 << 16
+"""Of a request: the system takes so many at once, also for a process that was stopped. To send more could wait for it
+without end.
+"""
 _LOOK_S = 0.5
 """Between looks whether a batch is still wanted."""
 _GRACE_S = 2.0
@@ -76,9 +80,10 @@ class SmallBatches:
             return None
         try:
             process = self._ready_process()
-            if process is None:
+            request = b"" if process is None else CloudPickleSerializer().dumps((function, list(parts)))
+            if process is None or len(request) > _MOST_BYTES:
                 return None
-            return cast(list[T], process.run(parts, function, is_wanted))
+            return cast(list[T], process.run(request, is_wanted))
         except BaseException:
             self._end()  # it may still have what it has not published
             raise
@@ -161,14 +166,8 @@ class _Process:
             self._is_ready = True
         return self._is_ready
 
-    def run(
-        self,
-        parts: Sequence[TaskRanges],
-        function: Callable[[Iterator[TaskRanges]], Iterator[T]],
-        is_wanted: Callable[[], bool],
-    ) -> object:
-        """As `SmallBatches.run`."""
-        request = CloudPickleSerializer().dumps((function, list(parts)))
+    def run(self, request: bytes, is_wanted: Callable[[], bool]) -> object:
+        """Send a pickled function and parts, and return what it yields, as `SmallBatches.run`."""
         try:
             self._connection.send_bytes(request)
         except OSError:
