@@ -204,6 +204,7 @@ def test_the_older_of_two_agents_ends(live: Copied) -> None:
     assert live.stop(agent) == 0
 
 
+@pytest.mark.long  # test_each_of_the_two_may_be_lost loses the disk, too
 def test_another_disk_is_a_gap(live: Copied) -> None:
     """The node has another disk: segments that were to be read are gone."""
     agent = live.start_ready()

@@ -388,6 +388,7 @@ def test_a_topic_that_ended_before(config: PulsarConfig, planner: PulsarPlanner)
     assert planner.latest({"short": 1, "no such": 1}) == {"short": {"0": end}}, "a topic that is not there is left out"
 
 
+@pytest.mark.long
 def test_a_broker_that_hangs_fails_its_ranges_and_no_more(
     config: PulsarConfig, planner: PulsarPlanner, stack: Stack, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -70,6 +70,7 @@ def test_by_the_public_api_alone(pipeline: Pipeline, session: Any, directory: Pa
     assert pipeline.connector.stop() == 0
 
 
+@pytest.mark.long
 def test_by_spark_submit(pipeline: Pipeline, session: Any, directory: Path) -> None:
     """It goes on where the worker's own command was, and ends with the command's Java process."""
     pipeline.connector = submitted(pipeline.connector)

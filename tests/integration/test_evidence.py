@@ -309,6 +309,7 @@ COSTS = {
 """Statements, and how often each has a key read at most where one node has the row."""
 
 
+@pytest.mark.long
 def test_reads_per_change(evidence: Callable[[str], Evidence], session: Any) -> None:
     table = "evidence.costs"
     session.execute(f"CREATE TABLE {table} {MIXED}")
@@ -353,6 +354,7 @@ def test_counters(evidence: Callable[[str], Evidence], session: Any, rows: Any) 
     assert not staged.in_vain()
 
 
+@pytest.mark.long
 def test_random_writes_do_not_wait_for_long(evidence: Callable[[str], Evidence], session: Any, rows: Any) -> None:
     """Run again with HELENUS_SEED as the failure shows it."""
     create(session, "evidence", "all_kinds")

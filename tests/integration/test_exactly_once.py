@@ -359,6 +359,7 @@ def task_error(worker: Command) -> str:
     return text
 
 
+@pytest.mark.long  # the test above refuses it
 def test_requested_where_it_cannot_be(pipeline: Pipeline, session: Any) -> None:
     """It runs, as without, and says so once."""
     of_worker, of_connector = NOT_POSSIBLE["fence.writers"]

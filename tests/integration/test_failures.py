@@ -120,6 +120,7 @@ def kill_worker(pipeline: Pipeline, workload: Workload, point: str, killed: Path
     assert pipeline.connector.process.poll() is None, "the driver survives its worker"
 
 
+@pytest.mark.long  # sinks/test_kafka.py and sinks/test_pulsar.py stop them under a producer
 def test_brokers_stopped(pipeline: Pipeline, workload: Workload, stack: Stack, log: LogName, table: str) -> None:
     with workload, away(stack, log):
         eventually(lambda: pipeline.connector.health()[0] == 503, "the connector says so")

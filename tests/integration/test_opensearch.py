@@ -32,6 +32,7 @@ from helenus_schemas.cql.types import parse
 
 pytestmark = [
     pytest.mark.integration,
+    pytest.mark.long,  # docs/test_recipe_stores.py fills one
     pytest.mark.filterwarnings("ignore::DeprecationWarning"),  # of the client's library
 ]
 INT, TEXT, BIGINT = parse("int"), parse("text"), parse("bigint")

@@ -133,6 +133,7 @@ def comes(pipeline: Pipeline, topic: str, key: tuple[Any, ...], a: str | None) -
     )
 
 
+@pytest.mark.long  # sinks/test_pulsar_java.py reads the same in Java
 def test_java_reads_what_the_connector_writes(
     pipeline: Pipeline, session: Any, rest_api: Rest, java: JavaReader
 ) -> None:

@@ -293,6 +293,7 @@ def test_rows_of_before_are_copied_while_changes_come(
     assert len(rows_of(there, "before")) == 59 * 4
 
 
+@pytest.mark.long
 def test_events_that_are_gone_are_an_error_until_rows_are_copied_anew(
     agent: Pipeline, status: Status, target: Status, session: Any, there: Any, tmp_path: Path
 ) -> None:
@@ -388,6 +389,7 @@ def test_two_processes_share_the_work(
     are_equal(session, there, replication)
 
 
+@pytest.mark.long  # each is a process; test_replicate_secure.py has some
 def test_mistakes_have_one_line(
     agent: Pipeline, status: Status, target: Status, session: Any, there: Any, tmp_path: Path
 ) -> None:

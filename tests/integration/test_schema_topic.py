@@ -119,6 +119,7 @@ def is_registered(pipeline: Pipeline) -> bool:
     return pipeline.connector.total("helenus_connector_schemas_deferred", connector=name) == 0
 
 
+@pytest.mark.long
 def test_an_altered_table_goes_on_and_its_schemas_come_later_in_their_order(
     pipeline: Pipeline, stack: Stack, status: Status, session: Any, client: SchemaRegistryClient
 ) -> None:

@@ -102,6 +102,7 @@ def test_an_executor_killed_in_mid_batch(pipeline: Pipeline, spark: SparkCluster
     in_order(pipeline)
 
 
+@pytest.mark.long  # the test above kills one
 def test_an_executor_that_is_stopped_and_goes_on(pipeline: Pipeline, spark: SparkCluster, session: Any) -> None:
     """Spark gives it up and runs its tasks elsewhere; then it goes on, with the records that it had not sent."""
     with Counting(session, TABLE, KEYS):

@@ -106,6 +106,7 @@ def in_order(group: WorkerGroup, session: Any) -> Iterator[None]:
     check_order(stored_pulsar_counts(pulsar_of(group.pipeline), f"data-{TABLE}"), KEYS)
 
 
+@pytest.mark.long  # the test below kills a leader
 def test_one_leads_and_the_other_stands_by(group: WorkerGroup, session: Any) -> None:
     with in_order(group, session):
         leader, standby = pair(group)

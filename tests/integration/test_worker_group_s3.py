@@ -23,7 +23,7 @@ from patience import eventually
 
 from helenus_stack.status import Status
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.integration, pytest.mark.long]  # connector/test_hadoop_files.py has the store alone
 
 ROWS_TABLE, KEYS_TABLE = TABLES = ("gbucket.merged", "gbucket.keyed")
 GROUP = "helenus-buckets"

@@ -209,7 +209,8 @@ class Agent:
             consumer.close()
 
 
-@pytest.mark.parametrize("how", ["pause", pytest.param("kill", marks=pytest.mark.long)])
+@pytest.mark.long
+@pytest.mark.parametrize("how", ["pause", "kill"])
 def test_a_broker_that_is_away(servers: Any, address: str, tmp_path: Path, how: str) -> None:
     agent = Agent(tmp_path, address)
     try:

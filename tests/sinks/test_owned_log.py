@@ -205,6 +205,7 @@ def test_a_claim_that_expects_another_owner(config: dict[str, str], topic: str, 
     assert claim(config, [first, second], later, {first: other.run[:-1]}) == Claim(former={first: other})
 
 
+@pytest.mark.long
 def test_a_topic_that_is_missing(config: dict[str, str], topic: str, connector: str) -> None:
     """The others are owned all the same."""
     here, gone = Made(connector, EVENTS), Made(connector, "events-gone")
@@ -465,6 +466,7 @@ def test_a_login_needs_rights_on_transactional_ids(secure: Any, user: str) -> No
         claim(config, [Made("rights", EVENTS)], owner("a", "helenus-rights"), {})
 
 
+@pytest.mark.long
 def test_positions_that_the_brokers_do_not_answer(
     only_kafka: Any, config: dict[str, str], topic: str, connector: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -528,6 +528,7 @@ def test_a_namespace_that_asks_producers_for_a_schema(settings: PulsarConfig, lo
     writer.close()
 
 
+@pytest.mark.long
 def test_claims_while_the_former_owner_takes_turns(settings: PulsarConfig, log: PulsarLog) -> None:
     """A producer of it that was let in just before a claim may set the epoch back after it: without a wait in the
     claim, one in some 25 of them.

@@ -127,6 +127,7 @@ def test_a_wrong_password_is_refused(stack: Stack) -> None:
     cluster.shutdown()
 
 
+@pytest.mark.long
 def test_kafka_keeps_records(stack: Stack) -> None:
     bootstrap = {"bootstrap.servers": stack.status().bootstrap_servers}
     admin = AdminClient(bootstrap)
@@ -145,6 +146,7 @@ def test_kafka_keeps_records(stack: Stack) -> None:
     assert record.value() == b"value"
 
 
+@pytest.mark.long
 def test_the_registry_keeps_schemas(stack: Stack) -> None:
     url = {"url": stack.status().registry_url}
     with SchemaRegistryClient(url) as client:
@@ -215,6 +217,7 @@ def test_an_interrupted_up_stops_what_it_started(
     assert registry.life == "stopped"
 
 
+@pytest.mark.long
 def test_servers_of_a_killed_up_are_found(starting: tuple[subprocess.Popen[str], Process], tmp_path: Path) -> None:
     up, registry = starting
     up.kill()
@@ -227,6 +230,7 @@ def test_servers_of_a_killed_up_are_found(starting: tuple[subprocess.Popen[str],
     assert registry.life == "stopped"
 
 
+@pytest.mark.long
 def test_in_the_foreground_nothing_outlives_a_killed_parent(tmp_path: Path) -> None:
     options = ["registry", "--foreground", "--port-offset", str(OFFSET + 100), "--dir", tmp_path]
     registry = Process(tmp_path / "run" / "registry.pid")
