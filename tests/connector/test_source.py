@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import io
 import json
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -100,6 +101,18 @@ def test_first_batch_alone_steps_back_each_time_it_is_planned(tmp_path: Path) ->
     planned.broker.ends[TOPIC]["0"] = 13
     assert planned.reader.latest_offset(second, ReadMaxRows(5)) == third
     assert planned.ranges(second, third) == [[(0, 12, 13)]]
+
+
+def test_a_clock_that_was_set_back_holds_up_no_batch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A quiet table's keys would wait to be read again for as long as the clock was set back."""
+    monkeypatch.setattr(_batch_planner, "_KEEP_WARM_S", 0.0)
+    monkeypatch.setattr(_batch_planner, "_WAIT_S", 0.05)
+    planned = Planned(tmp_path)
+    planned.broker.ends = {TOPIC: {"0": 12}}
+    idle = planned.reader.latest_offset(offset(0, 10), ReadMaxRows(5))
+    planned.plan.due_file.write_text(str(time.time() + 3600))
+    planned.reader._last_batch += 3600
+    assert planned.reader.latest_offset(idle, ReadMaxRows(5))["tick"] == idle["tick"] + 1
 
 
 @pytest.mark.parametrize("change", ["event", "due", "held", "partitions", "recreated"])
