@@ -30,7 +30,7 @@ from typing import Any
 
 from cassandra.concurrent import execute_concurrent_with_args
 
-from helenus_stack import programs
+from helenus_stack import programs, watchdog
 from helenus_stack.cql import session
 from helenus_stack.java import spark_java_home
 from helenus_stack.process import stop
@@ -102,11 +102,17 @@ def add(file: Path, lines: list[str]) -> None:
 
 @contextmanager
 def running(program: programs.Program, environment: dict[str, str]) -> Iterator[programs.Program]:
-    program.start(environment)
+    """Run a program until the end of the block, or until this process is killed."""
+    run = program.process.pid_file.parent
+    run.mkdir(parents=True, exist_ok=True)
+    guard = watchdog.start(run, run / "watchdog.lock")
     try:
+        program.start(environment)
         yield program
     finally:
         stop([program.process], 15)
+        guard.terminate()
+        guard.wait()
 
 
 def topics_exist(status: Status, *topics: str) -> None:

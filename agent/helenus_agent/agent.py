@@ -359,9 +359,7 @@ class Agent:
         for segment in self._queue.segments + finished:
             if segment.started or segment.indexed or segment.unlinked:
                 self._positions.segments[segment.id] = SegmentMark(segment.position, segment.indexed, segment.bad)
-        for segment in finished:
-            if not segment.bad:
-                self._positions.finish(segment.id)
+        self._positions.finish_all([segment.id for segment in finished if not segment.bad])
         self._followed.note_positions()
         self._save(has_events)
         reach("agent.after-save")

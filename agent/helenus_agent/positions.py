@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import re
 import uuid
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
 _FORMAT = 1
-# A restarted node links segments again that it has to replay. So many ids are kept to recognise them.
+# A restarted node links segments again that it has to replay. So many ids of removed ones are kept to recognise them.
 _REMEMBERED = 512
 
 # How Cassandra 6.0 names its nodes: by their number in the cluster (NodeId.toUUID). Before, host ids are random.
@@ -150,7 +150,18 @@ class Positions:
         self.segments.pop(segment, None)
         if segment not in self.done:
             self.done.append(segment)
-        del self.done[:-_REMEMBERED]
+
+    def finish_all(self, segments: Collection[int]) -> None:
+        """Note that these segments are fully processed, and are all such that were not removed yet: forget the oldest
+        others. One that is forgotten while its file is there would be read again.
+        """
+        done = set(self.done)
+        for segment in segments:
+            self.segments.pop(segment, None)
+        self.done += [segment for segment in segments if segment not in done]
+        if len(self.done) > _REMEMBERED:
+            present = set(segments)
+            self.done[:-_REMEMBERED] = [number for number in self.done[:-_REMEMBERED] if number in present]
 
     @property
     def followed_ids(self) -> list[uuid.UUID]:

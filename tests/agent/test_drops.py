@@ -247,6 +247,18 @@ def test_the_creation_time_of_a_table_whose_id_holds_none(bench: Bench) -> None:
     assert [change.write_time for change in notices(bench, Scope.TABLE)] == [999]
 
 
+def test_a_table_that_is_recreated_with_an_older_id(bench: Bench) -> None:
+    """`WITH ID`, as a backup's schema has it: the id does not tell when that was."""
+    first, older = (uuid.UUID(fields=(second, 0, 0x1000, 0x80, 0, 1)) for second in (20, 10))
+    bench.cassandra.set(replace(TABLE, id=first), OTHER, SCHEMA)
+    bench.start(topic_partitions="1")
+    recreated_table = replace(TABLE, id=older, added_at={"pk": 2_000, "v": 3_000})
+    bench.cassandra.stamps = {older: Stamp(9_000, "x")}
+    drop(bench, recreated_table)
+    bench.run_agent()
+    assert [change.write_time for change in notices(bench, Scope.TABLE)] == [1_999]
+
+
 def test_a_column_that_is_dropped_and_added_again(bench: Bench) -> None:
     """Rows have lost their values of it, and no write in the log says so."""
     from helenus_schemas.cql.table import Column

@@ -144,6 +144,18 @@ def test_processed_segments_are_remembered_for_a_while() -> None:
     positions = Positions(HOST, {n: SegmentMark(n) for n in range(600)})
     for n in range(600):
         positions.finish(n)
-        positions.finish(n)
+        positions.finish_all([n])
     assert positions.segments == {}
     assert positions.done == list(range(88, 600))
+
+
+def test_segments_that_could_not_be_removed_are_not_forgotten() -> None:
+    """They would be read, and sent, once more."""
+    positions = Positions(HOST)
+    stuck, others = [1, 2, 3], range(10, 2010)
+    positions.finish_all([*stuck, *others])
+    assert positions.done == [*stuck, *others], "none was removed yet"
+    for segment in range(3000, 3600):
+        positions.finish_all([*stuck, segment])
+    assert positions.done[:3] == stuck
+    assert positions.done[3:] == list(range(3600 - 512, 3600))

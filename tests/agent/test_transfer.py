@@ -12,6 +12,8 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
+from helenus_agent.positions import Positions
+from helenus_agent.segments.segment_queue import SegmentQueue
 from helenus_agent.segments.transfer import delete, move, transfer_of
 from helenus_schemas.errors import HelenusError, Kind
 
@@ -192,3 +194,14 @@ def test_errors_of_a_custom_segment_transfer(yours: Any, segment: Path, name: st
         transfer_of(f"mine.transfers:{name}", None)(segment)
     assert error.value.kind is kind
     assert str(segment) in str(error.value)
+
+
+def test_the_index_of_a_segment_whose_removal_was_killed_is_deleted(segment: Path) -> None:
+    """Nobody else deletes it: Cassandra cares for it no more."""
+    segment.unlink()
+    index, other = segment.with_name("CommitLog-7-12_cdc.idx"), segment.with_name("CommitLog-7-13_cdc.idx")
+    other.write_bytes(b"3\n")  # its segment is not linked yet, say
+    queue = SegmentQueue(segment.parent, Positions("", done=[12]))
+    queue.refresh()
+    assert not index.exists()
+    assert other.exists()

@@ -210,6 +210,15 @@ def test_a_transient_error_is_retried_with_growing_delay(tmp_path: Path) -> None
     assert running(all_of, 80.0)
 
 
+def test_a_task_waits_no_longer_where_the_clock_was_set_back(tmp_path: Path) -> None:
+    all_of = connectors(tmp_path)
+    all_of.put("a", CONFIG)
+    (task,) = running(all_of).values()
+    task.note_failure(HelenusError(Kind.CASSANDRA_READ, "timeout", "ks.t"), 100_000.0)
+    assert not all_of.running_tasks("default", 100_000.0)
+    assert all_of.running_tasks("default", 96_400.0)
+
+
 def test_held_positions_override_those_that_spark_committed(tmp_path: Path) -> None:
     all_of = connectors(tmp_path)
     all_of.put("a", CONFIG)

@@ -118,6 +118,32 @@ def test_a_partition_ends_beside_others_events(monkeypatch: pytest.MonkeyPatch, 
     assert not failed
 
 
+def test_a_caller_that_takes_long_over_a_chunk_is_not_taken_for_a_silent_broker(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What comes next may take a moment, as a consumer fetches no more while nobody takes what it has."""
+    answers = [[0], [], [1]]
+    failed: list[object] = []
+
+    class Consumer:
+        def __getattr__(self, name: str) -> Any:
+            return lambda *_, **__: None
+
+        def consume(self, count: int, timeout: float) -> list[MemoryMessage]:
+            return [MemoryMessage("t", 0, n, key=b"k", value=b"v") for n in (answers.pop(0) if answers else ())]
+
+    monkeypatch.setattr(_kafka_reader, "_consumer", lambda *_: Consumer())
+    monkeypatch.setattr(_kafka_reader, "_READ_TIMEOUT_S", 10.0)
+    now = [0.0]
+    monkeypatch.setattr(_kafka_reader.time, "monotonic", lambda: now[0])
+    offsets: list[int] = []
+    for chunk in _kafka_reader.read(
+        {}, [OffsetRange("t", 0, 0, 2)], "fail", lambda *_: None, lambda *failure: failed.append(failure)
+    ):
+        offsets += [message.offset() for message in chunk]
+        now[0] += 60.0
+    assert offsets == [0, 1]
+    assert not failed
+
+
 class Group:
     """An admin client that notes which positions a consumer group was given, and refuses if it is to."""
 

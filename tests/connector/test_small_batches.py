@@ -70,6 +70,11 @@ def wait_for(file: Path, _: Iterator[TaskRanges]) -> Iterator[int]:
     yield 0
 
 
+def answer_at_length(_: Iterator[TaskRanges]) -> Iterator[bytes]:
+    """More than a socket takes while nobody reads."""
+    yield bytes(1 << 26)
+
+
 def run(batches: SmallBatches, function: Any, *events: int, waiting: int = 0, is_wanted: bool = True) -> Any:
     return batches.run(parts(*events), function, waiting, lambda: is_wanted)
 
@@ -122,6 +127,29 @@ def test_a_process_that_was_stopped_holds_up_no_end(batches: SmallBatches) -> No
     assert not Path(f"/proc/{process}").exists()
 
 
+def test_one_that_is_stopped_in_the_middle_of_its_answer_holds_up_no_end(batches: SmallBatches) -> None:
+    process, *_ = run_when_ready(batches)
+    assert batches._process is not None
+    original, stopped = batches._process._receive, []
+
+    def stop_after_first() -> bytes:
+        data = original()
+        if not stopped:
+            os.kill(process, signal.SIGSTOP)
+            stopped.append(process)
+        return data
+
+    batches._process._receive = stop_after_first  # type: ignore[method-assign]
+    with pytest.raises(HelenusError, match="the query ends"):
+        batches.run(parts(1), answer_at_length, 0, lambda: not stopped)
+    assert not Path(f"/proc/{process}").exists()
+
+
+def test_a_large_answer_is_whole(batches: SmallBatches) -> None:
+    run_when_ready(batches)
+    assert run(batches, answer_at_length, 1) == [bytes(1 << 26)]
+
+
 def test_none_is_started_before_a_worker_has_run_for_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_START_AFTER_S", 3600.0)
     batches = SmallBatches(settings())
@@ -172,7 +200,7 @@ def test_after_one_that_was_killed_between_batches_these_are_jobs(batches: Small
     former, *_ = run_when_ready(batches)
     os.kill(former, signal.SIGKILL)
     assert batches._process is not None
-    assert batches._process._connection.poll(WAIT_S), "the system says that it has ended"
+    assert batches._process._is_readable(WAIT_S), "the system says that it has ended"
     with capture_logs() as logs:
         assert run(batches, process_and_sizes, 1) is None
     assert [entry["event"] for entry in logs] == ["small_batches.away"]

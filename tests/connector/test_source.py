@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import io
 import json
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -100,6 +101,18 @@ def test_first_batch_alone_steps_back_each_time_it_is_planned(tmp_path: Path) ->
     planned.broker.ends[TOPIC]["0"] = 13
     assert planned.reader.latest_offset(second, ReadMaxRows(5)) == third
     assert planned.ranges(second, third) == [[(0, 12, 13)]]
+
+
+def test_a_clock_that_was_set_back_holds_up_no_batch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A quiet table's keys would wait to be read again for as long as the clock was set back."""
+    monkeypatch.setattr(_batch_planner, "_KEEP_WARM_S", 0.0)
+    monkeypatch.setattr(_batch_planner, "_WAIT_S", 0.05)
+    planned = Planned(tmp_path)
+    planned.broker.ends = {TOPIC: {"0": 12}}
+    idle = planned.reader.latest_offset(offset(0, 10), ReadMaxRows(5))
+    planned.plan.due_file.write_text(str(time.time() + 3600))
+    planned.reader._last_batch += 3600
+    assert planned.reader.latest_offset(idle, ReadMaxRows(5))["tick"] == idle["tick"] + 1
 
 
 @pytest.mark.parametrize("change", ["event", "due", "held", "partitions", "recreated"])
@@ -878,6 +891,29 @@ def test_a_task_reads_no_more_bytes_than_it_can_hold(tmp_path: Path, monkeypatch
     planned.change(held={TOPIC: {"0": 81}})
     after = planned.reader.latest_offset(end, ReadMaxRows(1))
     assert planned.ranges(end, after) == [[(0, 81, 90), (1, 3, 3), (2, 7, 7)]]
+
+
+def test_a_topic_whose_partitions_are_divided_among_tasks_is_read_whole_in_one_call(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As small batches are: with `tasks.max` of two the events of all but the last task's partitions were left out."""
+    planned = Planned(tmp_path, tasks=2)
+    planned.broker.ends = {TOPIC: {"0": 2, "1": 1, "2": 3}}
+    start = offset(0, 0, 0, 0)
+    end = planned.reader.latest_offset(start, ReadMaxRows(10))
+    parts = [task for task in planned.reader.partitions(start, end) if isinstance(task, TaskRanges)]
+    assert len(parts) == 2
+
+    def read(worker: object, places: list[OffsetRange], *_: object) -> Iterator[list[Any]]:
+        for r in places:
+            yield [MemoryMessage(TOPIC, r.partition, n, (1, 5), b"k", b"v") for n in range(r.start, r.end)]
+
+    ran: list[tuple[int, int]] = []
+    monkeypatch.setattr(_task_reader, "read", read)
+    monkeypatch.setattr(tasks, "_run", lambda plan, settings, events, *_: ran.extend(e[1:3] for e in events))
+    (result,) = tasks.topic_task(planned.plan, {})(iter(parts))
+    assert sorted(ran) == [(0, 0), (0, 1), (1, 0), (2, 0), (2, 1), (2, 2)]
+    assert result.planned_ends == {"0": 2, "1": 1, "2": 3}
 
 
 def test_available_now_is_read_to_its_end_though_it_is_too_many_bytes(tmp_path: Path) -> None:

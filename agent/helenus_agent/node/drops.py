@@ -14,7 +14,7 @@ from collections.abc import Container, Iterable, Mapping
 from helenus_agent.delivery.notices import Notice
 from helenus_agent.node.tables import Stamp
 from helenus_agent.positions import LogPosition, Positions
-from helenus_schemas.cql.table import Table
+from helenus_schemas.cql.table import Table, is_newer_table
 from helenus_schemas.event.change import Scope
 
 _GREGORIAN = 0x01B21DD213814000  # 100 ns from the epoch of UUIDs to that of Unix
@@ -46,11 +46,13 @@ class Drops:
         """Note that these tables are gone; `existing` are those that exist, with their `stamps`. Drops of tables that
         are not `remembered` are forgotten.
         """
-        created = {table.full_name: _creation_time(table, stamps) for table in existing.values()}
+        successors = {table.full_name: table for table in existing.values()}
         now = time.time_ns() // 1000
         for table in dropped:
             # Its time is not known, but rows written to a table of the same name since are newer.
-            self._positions.dropped.setdefault(str(table.id), min(now, created.get(table.full_name, now) - 1))
+            successor = successors.get(table.full_name)
+            created = now if successor is None else _creation_time(successor, table, stamps)
+            self._positions.dropped.setdefault(str(table.id), min(now, created - 1))
         for table_id in [uuid.UUID(table) for table in self._positions.dropped]:
             # It was not dropped after all: the schema was read while it changed. Or its name is not known any more.
             if table_id in existing or table_id not in remembered:
@@ -81,8 +83,12 @@ class Drops:
         self._emitted.clear()
 
 
-def _creation_time(table: Table, stamps: Mapping[uuid.UUID, Stamp]) -> int:
-    """Return when a table was created, at the latest, µs since the epoch."""
-    if table.id.version == 1:
+def _creation_time(table: Table, predecessor: Table, stamps: Mapping[uuid.UUID, Stamp]) -> int:
+    """Return when a table was created, after a predecessor of its name, at the latest, µs since the epoch. Its id tells,
+    unless it was created `WITH ID` of an older table.
+    """
+    if table.id.version == 1 and not is_newer_table(predecessor.id, table.id):
         return (table.id.time - _GREGORIAN) // 10
+    if column_times := [time for time in table.added_at.values() if time]:
+        return min(column_times)
     return stamps[table.id].time if table.id in stamps else time.time_ns() // 1000

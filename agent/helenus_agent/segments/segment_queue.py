@@ -39,6 +39,7 @@ import os
 import time
 from collections import deque
 from collections.abc import Container, Iterable, Mapping
+from contextlib import suppress
 from pathlib import Path
 
 from helenus_agent import metrics
@@ -79,6 +80,7 @@ class SegmentQueue:
         self.size = 0
         self.unseen = 0
         self._newest_on_node = 0
+        self._has_listed = False
         self._rescanned_at = time.monotonic()
         self._positions = positions
         self._segments: dict[int, Segment] = {}
@@ -150,6 +152,9 @@ class SegmentQueue:
         for number in sorted(present.keys() - self._segments.keys() - finished):
             self._add_segment(number, present[number])
         indexes = {e.name for e in listed if e.name.endswith("_cdc.idx")}
+        if not self._has_listed:
+            self._has_listed = True
+            self._remove_orphans(indexes, names.keys())
         newest = max([*node_segments, *linked], default=0)
         for number, path in present.items():
             if (segment := self._segments.get(number)) is not None:
@@ -163,6 +168,15 @@ class SegmentQueue:
         self.size = sum(stats[name].st_size for name in names.values())
         metrics.RAW_BYTES.set(self.size)
         metrics.PENDING.set(len(self._segments))
+
+    def _remove_orphans(self, indexes: Iterable[str], segments: Container[int]) -> None:
+        """Delete the indexes of removed segments: an agent that was killed between the two files left one."""
+        processed = set(self._positions.done)
+        for name in indexes:
+            parsed = parse_name(name.replace("_cdc.idx", ".log"))
+            if parsed and parsed[1] in processed and parsed[1] not in segments:
+                with suppress(OSError):
+                    (self.directory / name).unlink()
 
     def _update_completion(
         self, segment: Segment, indexes: Container[str], stats: Mapping[str, os.stat_result], newest: int

@@ -381,7 +381,7 @@ class Connectors:
             return {
                 task.events: task
                 for task in tasks
-                if task.ready and not task.error and task.retry_at <= now and task.held_back_by is None
+                if task.ready and not task.error and task.is_due(now) and task.held_back_by is None
             }
 
     def first_obstacle(self) -> str | None:

@@ -156,6 +156,12 @@ class Task:
             self.error = error
             self.last_error = now, str(error)
 
+    def is_due(self, now: float) -> bool:
+        """Return whether a task may run now, s since the epoch, or waits for its next attempt: never for longer than
+        the longest pause, also where the clock was set back meanwhile.
+        """
+        return not now < self.retry_at <= now + self.settings.errors_retry_delay_max_ms / 1000
+
     def note_success(self) -> None:
         """Note that the task's part of a batch was done."""
         self.trouble, self.retry_at, self._failures, self._missing_since = None, 0.0, 0, None
@@ -172,7 +178,7 @@ class Connector:
 
     `error` ended all of it; `trouble` is a transient error. `waiting` is what it waits for: tables. `hindered` is why
     the query of its group runs no batches; it is `idle` while that query has done none since its last start. Its tables
-    were last scanned at `last_scan_at`, s since the epoch, and are scanned again at `next_scan_at`; `is_scanned` says
+    were last scanned at `last_scan_at`, monotonic s, and are scanned again at `next_scan_at`, likewise; `is_scanned` says
     that a scan has succeeded, `restarted` that somebody asked for a restart.
     """
 

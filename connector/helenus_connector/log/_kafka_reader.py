@@ -66,8 +66,8 @@ def read(
         while reads.open_ranges:
             reads.poll()
             if reads.chunks:
-                deadline = time.monotonic() + _READ_TIMEOUT_S
                 yield from reads.chunks.values()
+                deadline = time.monotonic() + _READ_TIMEOUT_S  # who reads may have taken longer than that
             elif time.monotonic() > deadline:
                 reads.fail(_no_answer)
                 return

@@ -150,6 +150,8 @@ class BatchPlanner:
         while True:
             self._refresh()
             now = time.time()
+            if now < self._last_batch:  # the clock was set back: what is due would wait for so long
+                self._last_batch = self._last_event = now
             try:
                 latest = self._latest()
                 lineages = self._lineages()

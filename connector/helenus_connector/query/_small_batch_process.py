@@ -6,14 +6,15 @@ from __future__ import annotations
 
 import os
 import pickle
+import socket
 import sys
 from contextlib import suppress
-from multiprocessing.connection import Connection
 
 # A batch's function is of that room, and needs what it imports.
 import helenus_connector.query.events_query  # noqa: F401
 from helenus_connector.query import worker_process
 from helenus_connector.query.garbage import freeze
+from helenus_connector.query.small_batches import SIZE
 from helenus_schemas.errors import HelenusError, Kind, reason
 from helenus_schemas.service import logs
 
@@ -23,13 +24,17 @@ def main() -> None:
     worker_process.kill_with_parent()
     logs.configure()  # until a batch follows its worker's
     freeze("small batches")
-    connection = Connection(int(sys.argv[1]))
+    connection = socket.socket(fileno=int(sys.argv[1]))
     if os.getppid() != int(sys.argv[2]):  # it ended before this process could ask to end with it
         return
-    with suppress(EOFError, OSError):
-        connection.send_bytes(b"ready")
-        while True:
-            connection.send_bytes(answer(connection.recv_bytes()))
+    with suppress(OSError), connection.makefile("rwb") as stream:
+        stream.write(b"1")  # ready
+        stream.flush()
+        while len(size := stream.read(SIZE.size)) == SIZE.size:
+            answer_bytes = answer(stream.read(*SIZE.unpack(size)))
+            stream.write(SIZE.pack(len(answer_bytes)))
+            stream.write(answer_bytes)
+            stream.flush()
 
 
 def answer(request: bytes) -> bytes:

@@ -127,7 +127,8 @@ def _run_parts(
     for task in tasks:
         _request_versions(plan, task, version_requests)
         notes, task_events = read_parts(plan.worker, task, _has_transactions(plan, task))
-        events.update(task_events)
+        for topic, topic_events in task_events.items():  # partitions of one may be divided among tasks
+            events.setdefault(topic, []).extend(topic_events)
         for note in notes:
             result = results.setdefault(note.topic, TopicResult(note.topic))
             result.starts[str(note.partition)] = note.start

@@ -17,13 +17,15 @@ from __future__ import annotations
 import math
 import os
 import pickle
+import select
+import socket
+import struct
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from multiprocessing import Pipe
 from typing import TypeVar, cast
 
 import structlog
@@ -48,6 +50,9 @@ without end.
 """
 _LOOK_S = 0.5
 """Between looks whether a batch is still wanted."""
+_READ_BYTES = 1 << 20
+SIZE = struct.Struct(">Q")
+"""How many bytes follow: before a request, and before its answer."""
 _GRACE_S = 2.0
 """For a batch that is not wanted any more, as Spark gives to its Python workers."""
 
@@ -127,7 +132,7 @@ class _Process:
 
     def __init__(self) -> None:
         """Start it. Raises OSError."""
-        self._connection, self._theirs = Pipe()
+        self._socket, self._theirs = socket.socketpair()
         self._ending = threading.Event()
         self._started = threading.Event()
         self._error: OSError | None = None
@@ -137,7 +142,7 @@ class _Process:
         self._keeper.start()
         self._started.wait()
         if self._error is not None:
-            self._connection.close()
+            self._socket.close()
             raise self._error
 
     def _keep(self) -> None:
@@ -161,7 +166,7 @@ class _Process:
 
     def is_ready(self) -> bool:
         """Return whether it has loaded what it needs, and waits for a batch. Raises HelenusError if it has ended."""
-        while self._connection.poll():  # nothing comes but that it is ready, and its end
+        while self._is_readable(0):  # nothing comes but that it is ready, and its end
             self._receive()
             self._is_ready = True
         return self._is_ready
@@ -169,32 +174,41 @@ class _Process:
     def run(self, request: bytes, is_wanted: Callable[[], bool]) -> object:
         """Send a pickled function and parts, and return what it yields, as `SmallBatches.run`."""
         try:
-            self._connection.send_bytes(request)
+            self._socket.sendall(SIZE.pack(len(request)) + request)
         except OSError:
             self._receive()
         until = math.inf
-        while not self._connection.poll(_LOOK_S):
-            if until == math.inf and not is_wanted():
+        received = bytearray()
+        # A process may be stopped in the middle of its answer, too.
+        while len(received) < SIZE.size or len(received) < SIZE.size + SIZE.unpack_from(received)[0]:
+            if self._is_readable(_LOOK_S):
+                received += self._receive()
+            elif until == math.inf and not is_wanted():
                 until = time.monotonic() + _GRACE_S
             elif time.monotonic() > until:
                 raise HelenusError(Kind.BATCH_FAILED, "the query ends before its batch does")
-        answer = pickle.loads(self._receive())
+        answer = pickle.loads(memoryview(received)[SIZE.size :])
         if isinstance(answer, HelenusError):
             raise answer
         return answer
 
+    def _is_readable(self, seconds: float) -> bool:
+        poll = select.poll()  # unlike select, for descriptors of any number
+        poll.register(self._socket, select.POLLIN)
+        return bool(poll.poll(seconds * 1000))
+
     def _receive(self) -> bytes:
-        """Return what it sent. Raises HelenusError if it has ended."""
-        try:
-            return self._connection.recv_bytes()
-        except (EOFError, OSError):
-            self.end()
-            status = None if self._process is None else self._process.returncode
-            problem = f"the worker's process for small batches ended with status {status}"
-            raise HelenusError(Kind.BATCH_FAILED, problem) from None
+        """Return some bytes that it sent. Raises HelenusError if it has ended."""
+        with suppress(OSError):
+            if data := self._socket.recv(_READ_BYTES):
+                return data
+        self.end()
+        status = None if self._process is None else self._process.returncode
+        problem = f"the worker's process for small batches ended with status {status}"
+        raise HelenusError(Kind.BATCH_FAILED, problem) from None
 
     def end(self) -> None:
         """End it, and wait for that."""
         self._ending.set()
         self._keeper.join()
-        self._connection.close()
+        self._socket.close()
