@@ -277,6 +277,19 @@ def test_a_routed_topic_has_the_data_topics_partitions(tmp_path: Path, monkeypat
     assert failure.value.kind is Kind.PARTITIONS_CHANGED
 
 
+def test_a_routed_topic_that_was_deleted_is_made_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Brokers create none by themselves here: the table would stop until the worker is started again."""
+    stage = staged(tmp_path, monkeypatch, **chain(("RegexRouter", {"regex": ".*", "replacement": "other"})))
+    written(stage, 1, 5)
+    del stage.log.log.counts["other"]
+    stage.log.fail("flush", HelenusError(Kind.TOPIC_MISSING, "deleted"))
+    with pytest.raises(HelenusError):
+        written(stage, 1, 6)
+    assert "other" not in stage.log.topics()
+    written(stage, 1, 6)
+    assert stage.log.topics()["other"] == 1
+
+
 def test_avro_is_registered_as_the_chain_made_it() -> None:
     properties = {"name": "n", "keyspace": "ks", "table": "t", "value.converter.schema.registry.url": "http://r:1"}
     routed = chain(("RegexRouter", {"regex": ".*", "replacement": "x"}), ("ReplaceField$Value", {"renames": "w:text"}))

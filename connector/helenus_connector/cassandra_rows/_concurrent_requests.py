@@ -21,7 +21,12 @@ from cassandra.cluster import NoHostAvailable
 from helenus_connector.cassandra_rows._pipelined import NotPipelined, PipelinedStatements, pipeline_attempts
 from helenus_connector.cassandra_rows._projection import Projection
 from helenus_connector.cassandra_rows._read_errors import READ_ERRORS, is_load, read_error
-from helenus_connector.cassandra_rows._requests import MAX_PENDING_BYTES, RowRequests, UnreadReason, await_answer, unread_reason
+from helenus_connector.cassandra_rows._requests import (
+    MAX_PENDING_BYTES,
+    RowRequests,
+    await_answer,
+    unread_reason,
+)
 from helenus_connector.cassandra_rows._statements import RowQuery
 from helenus_connector.config.connector import ConnectorSettings
 from helenus_connector.interfaces.resolver import SchemaChanged

@@ -42,7 +42,7 @@ class UnreadReason(NamedTuple):
 
 
 def unread_reason(error: HelenusError, is_away: bool = False) -> UnreadReason:
-    """Return why a key was not read; a lagging replica is as one that is down."""
+    """Return why a key was not read; one that lags is as one that is down."""
     return UnreadReason(error, is_away or isinstance(error, SchemaDisagreement))
 
 
