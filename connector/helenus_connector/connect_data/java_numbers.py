@@ -75,8 +75,8 @@ def parse_float(text: str) -> float:
 
 
 def parse_decimal(text: str) -> Decimal:
-    """Read a number as `new BigDecimal`. Raises ValueError, also for one of more than some thousand digits, written as a
-    whole number: to make that takes memory and minutes.
+    """Read a number as `new BigDecimal`. Raises ValueError, also for one that has more than some thousand digits when
+    it is written out: that takes memory, and minutes.
     """
     if re.fullmatch(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", text, re.ASCII):
         try:
