@@ -15,6 +15,7 @@ from pathlib import Path
 from helenus_stack.errors import StackError
 from helenus_stack.jars import Artifact, fetch, parse_lock
 from helenus_stack.java import java_home
+from helenus_stack.process import end_child
 from helenus_stack.programs import free_port
 from helenus_stack.progress import Silent
 from helenus_stack.resolve import maven
@@ -131,9 +132,4 @@ def debezium(file: Path) -> Iterator[Debezium]:
     try:
         yield Debezium(file, log, process)
     finally:
-        process.terminate()
-        try:
-            process.wait(20)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
+        end_child(process)

@@ -17,6 +17,8 @@ from chart.rendering import Manifest
 from integration.pipeline import free_port
 from patience import eventually
 
+from helenus_stack.process import end_child
+
 TOKEN = "of-these-tests"
 _PATHS = {"v1": "api/v1"}
 _CLUSTER_KINDS = {"Namespace", "CustomResourceDefinition"}
@@ -115,7 +117,7 @@ def running(directory: Path) -> Iterator[ApiServer]:
         for command in commands:
             log = stack.enter_context(open(directory / f"{Path(command[0]).name}.log", "wb"))
             process = subprocess.Popen(command, cwd=directory, stdout=log, stderr=log)
-            stack.callback(_end, process)
+            stack.callback(end_child, process)
             processes.append(process)
         api = ApiServer(f"https://127.0.0.1:{port}", directory / "ca.pem")
 
@@ -137,12 +139,3 @@ def _kubeconfig(url: str, certificate: Path) -> dict[str, Any]:
         "contexts": [{"name": "test", "context": {"cluster": "test", "user": "test"}}],
         "current-context": "test",
     }
-
-
-def _end(process: subprocess.Popen[bytes]) -> None:
-    process.terminate()
-    try:
-        process.wait(20)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        process.wait()

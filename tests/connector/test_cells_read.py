@@ -183,6 +183,8 @@ def test_a_statement_that_is_not_prepared(message: str, kind: Kind, monkeypatch:
         (Unavailable("no replica", consistency=1, required_replicas=1, alive_replicas=0), True),
         (NoHostAvailable("all are down", {}), True),
         (ReadFailure("tombstones", consistency=1, required_responses=1), False),
+        (ReadFailure("tombstones", consistency=1, required_responses=1, error_code_map={"a": 1, "b": 3}), False),
+        (ReadFailure("not altered yet", consistency=1, required_responses=1, error_code_map={"a": 3}), True),
         (ReadTimeout("too slow", consistency=1, required_responses=1), False),
         (OperationTimedOut({}), False),
     ],
@@ -194,6 +196,14 @@ def test_a_key_that_can_not_be_read_leaves_the_others(error: Exception, is_away:
     assert answers[3].is_away is is_away
     assert [n for n, answer in enumerate(answers) if isinstance(answer, ReadRow)] == [0, 2, 4, 6]
     assert len(session.statements) == 8, "it is not read again at once"
+
+
+def test_a_replica_that_lags_behind_an_alter_is_named_as_the_cause() -> None:
+    """INCOMPATIBLE_SCHEMA: no replica is down, and nothing is wrong with the key."""
+    lagging = ReadFailure("not altered yet", consistency=1, required_responses=1, error_code_map={"a": 3})
+    answer = list(reader(failing_at(3, lagging), query_group_size="1").read(keys(8), 1))[3]
+    assert isinstance(answer, UnreadReason)
+    assert "describecluster" in answer.error.advice
 
 
 def test_many_keys_that_cassandra_fails_to_read_leave_the_others() -> None:

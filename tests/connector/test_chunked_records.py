@@ -167,6 +167,17 @@ def test_a_batch_that_is_not_confirmed_withdraws_no_note(
     assert len(writer.notes()) == 1
 
 
+def test_a_topic_of_chunks_that_was_deleted_is_made_anew(
+    log: ChunkLog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writer = Writer(log, tmp_path, monkeypatch)
+    writer.write((row(1), 3000))
+    del log.counts[chunk_topic("data")]
+    writer.write((row(1), 3000), is_confirmed=False)  # as where the brokers say that it is gone
+    writer.write((row(1), 3000))
+    assert log.topics()[chunk_topic("data")] == 2
+
+
 def marker(writer: Writer, scope: Scope, *values: bytes, bounds: Any = None) -> None:
     """Publish a delete marker, without the rows that it deletes."""
     writer.stage.begin(writer.table)

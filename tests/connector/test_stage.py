@@ -7,11 +7,13 @@ import os
 import uuid
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from structlog.testing import capture_logs
 
 from helenus_connector.config.connector import ConnectorSettings
+from helenus_connector.pipeline import _table_version
 from helenus_connector.pipeline.stage import Stage
 from helenus_connector.shape.encoding import registry
 from helenus_connector.shape.row.row import row_schemas
@@ -148,4 +150,24 @@ def test_a_topic_that_is_gone_when_its_table_is_to_move(tmp_path: Path) -> None:
     with pytest.raises(HelenusError) as error:
         stage.versions.make_shape_for(TABLE, stage.log)
     assert (error.value.kind, error.value.where) == (Kind.TOPIC_MISSING, OLD)
+    stage.close()
+
+
+def test_another_topic_that_was_deleted_is_made_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The driver makes the connector's own topic anew, and knows nothing of this one."""
+
+    def read(session: Any, settings: Any, known: object = None, request: object = None) -> tuple[int, Table] | None:
+        return None if known else (1, TABLE)
+
+    monkeypatch.setattr(_table_version, "read_definition", read)
+    log = refusing()
+    stage = staged(tmp_path, log, output_format="json", schema_on_incompatible="new-topic")
+    stage.run([], [], trust_images=True)
+    del log.log.counts[NEW]
+    log.fail("flush", HelenusError(Kind.TOPIC_MISSING, "deleted"))
+    with pytest.raises(HelenusError):
+        stage.run([], [], trust_images=True)
+    stage.run([], [], trust_images=True)
+    assert log.topics() == {OLD: 3, NEW: 3}
+    assert stage.versions.current.topic == NEW
     stage.close()

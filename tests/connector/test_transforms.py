@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from base64 import b64encode
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -276,6 +277,19 @@ def test_a_routed_topic_has_the_data_topics_partitions(tmp_path: Path, monkeypat
     assert failure.value.kind is Kind.PARTITIONS_CHANGED
 
 
+def test_a_routed_topic_that_was_deleted_is_made_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Brokers create none by themselves here: the table would stop until the worker is started again."""
+    stage = staged(tmp_path, monkeypatch, **chain(("RegexRouter", {"regex": ".*", "replacement": "other"})))
+    written(stage, 1, 5)
+    del stage.log.log.counts["other"]
+    stage.log.fail("flush", HelenusError(Kind.TOPIC_MISSING, "deleted"))
+    with pytest.raises(HelenusError):
+        written(stage, 1, 6)
+    assert "other" not in stage.log.topics()
+    written(stage, 1, 6)
+    assert stage.log.topics()["other"] == 1
+
+
 def test_avro_is_registered_as_the_chain_made_it() -> None:
     properties = {"name": "n", "keyspace": "ks", "table": "t", "value.converter.schema.registry.url": "http://r:1"}
     routed = chain(("RegexRouter", {"regex": ".*", "replacement": "x"}), ("ReplaceField$Value", {"renames": "w:text"}))
@@ -395,6 +409,28 @@ def test_a_delete_out_of_an_envelope_without_the_row_before() -> None:
         assert (made is None, made is None or made.value is None) == (is_dropped, True)
     truncation = replace(record, value={"before": None, "after": None, "op": "t"})
     assert plugin.make(settings).apply(truncation) is None
+
+
+def test_a_varint_of_an_envelope_keeps_its_digits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Debezium's type for it is a decimal, and Python's arithmetic rounds these to 28 digits."""
+    numbers = replace(T, columns=(T.columns[0], Column("v", parse("varint"))))
+    properties = chain(("RegexRouter", {"regex": ".*", "replacement": "routed"}))
+    json_converters = {f"{part}.converter": "org.apache.kafka.connect.json.JsonConverter" for part in ("key", "value")}
+    more = {"output.format": "debezium-cassandra", "varint.handling.mode": "precise", **json_converters}
+    stage = staged(tmp_path, monkeypatch, numbers, **properties, **more)
+    for k, number in enumerate((10**60 + 1, -(10**28) - 1, -(7**6000), 0)):
+        data = number.to_bytes(number.bit_length() // 8 + 1, "big", signed=True)
+        stage.live[(int32(k),)] = Image((data,), 5)
+        stage.run(Change(None, None, Scope.ROW, write_time=5, effect=int(Effect.LIVE)), stage.codec.encode((int32(k),)))
+        assert b64encode(data).decode() in (stage.appended[-1].value or b"").decode()
+
+
+def test_a_number_that_is_too_large_to_be_written_out_is_text() -> None:
+    made = CLASSES["org.apache.kafka.connect.transforms.InsertHeader"]
+    record = ConnectRecord("t", 0, None, None, None, None, None)
+    for text, value in (("1e999999999", "1e999999999"), ("-1e-999999999",) * 2, ("1e300", 1e300), ("1e5", 100_000)):
+        (header,) = made.make({"header": "h", "value.literal": text}).apply(record).headers
+        assert header.value == value
 
 
 def test_changes_that_no_row_was_read_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

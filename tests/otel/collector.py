@@ -14,6 +14,8 @@ from integration.pipeline import free_port
 from otel.receiver import ReceivedSpan
 from patience import eventually
 
+from helenus_stack.process import end_child
+
 _KINDS = {"SPAN_KIND_INTERNAL": 1, "SPAN_KIND_PRODUCER": 4, "SPAN_KIND_CONSUMER": 5}
 _CONFIG = """
 receivers:
@@ -67,12 +69,7 @@ def collecting(directory: Path) -> Iterator[Collector]:
         assert process.poll() is None, collector.log.read_text()[-2000:]
         yield collector
     finally:
-        process.terminate()
-        try:
-            process.wait(20)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
+        end_child(process)
 
 
 def _spans(request: dict[str, Any]) -> Iterator[ReceivedSpan]:

@@ -21,7 +21,12 @@ from cassandra.cluster import NoHostAvailable
 from helenus_connector.cassandra_rows._pipelined import NotPipelined, PipelinedStatements, pipeline_attempts
 from helenus_connector.cassandra_rows._projection import Projection
 from helenus_connector.cassandra_rows._read_errors import READ_ERRORS, is_load, read_error
-from helenus_connector.cassandra_rows._requests import MAX_PENDING_BYTES, RowRequests, UnreadReason, await_answer
+from helenus_connector.cassandra_rows._requests import (
+    MAX_PENDING_BYTES,
+    RowRequests,
+    await_answer,
+    unread_reason,
+)
 from helenus_connector.cassandra_rows._statements import RowQuery
 from helenus_connector.config.connector import ConnectorSettings
 from helenus_connector.interfaces.resolver import SchemaChanged
@@ -182,12 +187,12 @@ class ConcurrentRequests(RowRequests):
             if len(query.keys) > 1 or not is_load(error):
                 raise failure from None
             run.deadline_error = failure
-            return QueryAnswer(UnreadReason(failure, False))
+            return QueryAnswer(unread_reason(failure))
         # 2. A smaller one would fail too. If replicas of these keys are down, those of other keys may be up.
         if not is_load(error):
             may_wait = self.retry_deadline < math.inf or not self.repeats_reads
             if isinstance(error, Unavailable) or (may_wait and isinstance(error, NoHostAvailable)):
-                return QueryAnswer(UnreadReason(read_error(error, self.table), True))
+                return QueryAnswer(unread_reason(read_error(error, self.table), is_away=True))
             raise read_error(error, self.table) from None
         self._slow_down(error)
         # 3. Smaller ones may be answered.
@@ -199,9 +204,9 @@ class ConcurrentRequests(RowRequests):
             return Divided(halves)
         # 4. It can only be repeated; with a deadline a single key is not, since only a proof is wanted.
         if not self.repeats_reads:
-            return QueryAnswer(UnreadReason(read_error(error, self.table), isinstance(error, NoHostAvailable)))
+            return QueryAnswer(unread_reason(read_error(error, self.table), isinstance(error, NoHostAvailable)))
         if len(query.keys) == 1 and self.retry_deadline < math.inf:
-            return QueryAnswer(UnreadReason(read_error(error, self.table), False))
+            return QueryAnswer(unread_reason(read_error(error, self.table)))
         return self._repeat(run, query, error)
 
     def _repeat(self, run: QueryRun, query: RowQuery, error: Exception) -> QueryAnswer:
@@ -217,7 +222,7 @@ class ConcurrentRequests(RowRequests):
             run.stuck_keys += 1
             if run.stuck_keys > _MAX_STUCK_KEYS:
                 raise
-            return QueryAnswer(UnreadReason(failure, False))
+            return QueryAnswer(unread_reason(failure))
 
     def _after_refusal(
         self, run: QueryRun, query: RowQuery, future: Any, error: InvalidRequest

@@ -13,7 +13,7 @@ from typing import Any, Generic, TypeVar
 from helenus_connector.cassandra_rows._concurrent_requests import ConcurrentRequests
 from helenus_connector.cassandra_rows._key_groups import Grouping, homes_of_keys
 from helenus_connector.cassandra_rows._projection import Projection
-from helenus_connector.cassandra_rows._requests import MAX_PENDING_BYTES, KeyRefused, UnreadReason
+from helenus_connector.cassandra_rows._requests import MAX_PENDING_BYTES, KeyRefused, UnreadReason, unread_reason
 from helenus_connector.cassandra_rows._statements import RowQuery, together
 from helenus_connector.cassandra_rows.raw_rows import RawRow, RowPage
 from helenus_connector.cassandra_rows.row_images import match_keys
@@ -96,7 +96,7 @@ class KeyRowReader(ConcurrentRequests, Generic[Row]):
                         raise self._masked_keys_error()
                     yield key, self._projection.static_row(row)
             for key in missing.values():  # after a failed read they may have some
-                yield key, UnreadReason(rows.failure, False) if rows.failure else None
+                yield key, unread_reason(rows.failure) if rows.failure else None
 
     def _grouped(self, keys: Collection[Key], width: int, statics: bool = False) -> Iterator[RowQuery]:
         """Yield the queries of these keys' first columns: rows grouped by their size, partitions by `group_size`."""

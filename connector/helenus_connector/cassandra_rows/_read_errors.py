@@ -14,6 +14,15 @@ from helenus_schemas.errors import HelenusError, Kind
 READ_ERRORS = (NoHostAvailable, RequestExecutionException, ConnectionException, Unauthorized, OperationTimedOut)
 """The driver's errors of a read that the statement itself is not the cause of."""
 _LOAD_ERRORS = (ReadTimeout, OperationTimedOut, ReadFailure)
+_INCOMPATIBLE_SCHEMA = 3  # RequestFailureReason of Cassandra 4.0 and later
+_DISAGREEMENT = (
+    "a node does not know the table's newest definition: it passes when all agree; if it does not, nodetool "
+    "describecluster shows which nodes have another schema version"
+)
+
+
+class SchemaDisagreement(HelenusError):
+    """A read that replicas refused since they know another definition of the table than the coordinator does."""
 
 
 def is_load(error: BaseException) -> bool:
@@ -28,6 +37,9 @@ def is_load(error: BaseException) -> bool:
 
 def read_error(error: Exception, table: Table) -> HelenusError:
     """Return a driver's error as CASSANDRA_AUTH, or CASSANDRA_READ."""
-    is_refused = isinstance(error, Unauthorized)
-    kind, advice = (Kind.CASSANDRA_AUTH, GRANT) if is_refused else (Kind.CASSANDRA_READ, "")
-    return HelenusError(kind, f"cannot read rows: {error}", table.full_name, advice)
+    problem = f"cannot read rows: {error}"
+    if isinstance(error, Unauthorized):
+        return HelenusError(Kind.CASSANDRA_AUTH, problem, table.full_name, GRANT)
+    if isinstance(error, ReadFailure) and set((error.error_code_map or {}).values()) == {_INCOMPATIBLE_SCHEMA}:
+        return SchemaDisagreement(Kind.CASSANDRA_READ, problem, table.full_name, _DISAGREEMENT)
+    return HelenusError(Kind.CASSANDRA_READ, problem, table.full_name)

@@ -12,7 +12,7 @@ from cassandra import InvalidRequest, ReadFailure
 from cassandra.query import BoundStatement
 
 from helenus_connector.cassandra_rows._projection import Projection
-from helenus_connector.cassandra_rows._read_errors import READ_ERRORS, is_load, read_error
+from helenus_connector.cassandra_rows._read_errors import READ_ERRORS, SchemaDisagreement, is_load, read_error
 from helenus_connector.cassandra_rows._statements import RowQuery, Statements
 from helenus_connector.cassandra_rows.budget import ReadBudget
 from helenus_connector.cassandra_rows.raw_rows import RawRow, RowPage
@@ -33,10 +33,17 @@ class KeyRefused(Exception):
 
 
 class UnreadReason(NamedTuple):
-    """Why a key was not read, while others were. `is_away` says that replicas are down: the key is not the cause."""
+    """Why a key was not read, while others were. `is_away` says that replicas are down, or lag behind an ALTER: the key
+    is not the cause.
+    """
 
     error: HelenusError
     is_away: bool
+
+
+def unread_reason(error: HelenusError, is_away: bool = False) -> UnreadReason:
+    """Return why a key was not read; one that lags is as one that is down."""
+    return UnreadReason(error, is_away or isinstance(error, SchemaDisagreement))
 
 
 def refuses_groups(session: Any, table: Table) -> bool:

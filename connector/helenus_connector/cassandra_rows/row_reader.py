@@ -15,6 +15,7 @@ from helenus_connector.cassandra_rows._image_projection import ImageProjection
 from helenus_connector.cassandra_rows._key_row_reader import KeyRowReader, PagedRows, PartialRead
 from helenus_connector.cassandra_rows._requests import KeyRefused as KeyRefused
 from helenus_connector.cassandra_rows._requests import UnreadReason as UnreadReason
+from helenus_connector.cassandra_rows._requests import unread_reason
 from helenus_connector.cassandra_rows._slices import slices
 from helenus_connector.cassandra_rows._statements import RowQuery
 from helenus_connector.cassandra_rows._stretches import MIN_KEYS, stretches
@@ -232,7 +233,7 @@ class RowReader(KeyRowReader[Image]):
                     live_rows = self._live_rows(chain([first], members))  # noqa: B031
                     yield key, (self._images.static_part(first), live_rows)
             for key in missing.values():  # after a failed read they may have rows
-                yield key, UnreadReason(rows.failure, False) if rows.failure else (None, iter(()))
+                yield key, unread_reason(rows.failure) if rows.failure else (None, iter(()))
 
     def _ranges(
         self, ranges: Sequence[tuple[int, Key, Bounds]], consistency: int

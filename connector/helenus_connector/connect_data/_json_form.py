@@ -81,7 +81,7 @@ def unscaled_bytes(schema: ConnectSchema, value: Decimal) -> bytes:
         raise ValueError(f"a decimal has not the scale {scale} of its schema")
     if len(digits) > _DIGITS:
         raise ValueError(f"a decimal of more than {_DIGITS} digits")
-    unscaled = int("".join(map(str, digits))) * (-1 if sign else 1)
+    unscaled = int(Decimal((sign, digits, 0)))  # of text Python reads 4,300 digits
     length = (unscaled + (unscaled < 0)).bit_length() // 8 + 1
     return unscaled.to_bytes(length, "big", signed=True)
 

@@ -150,16 +150,19 @@ class AvroReader:
             if precision != _DEFAULT_PRECISION:
                 parameters.append((_PRECISION, str(precision)))
             decimal = ConnectSchema("bytes", is_optional, DECIMAL, 1, parameters=tuple(parameters))
-            return ConnectForm(
-                decimal,
-                _optional(lambda data: Decimal(int.from_bytes(data, "big", signed=True)).scaleb(-scale)),
-            )
+            return ConnectForm(decimal, _optional(lambda data: _decimal(data, scale)))
         if (name := _LOGICAL.get((kind, logical))) is not None:
             factor = DAY_MS if name == DATE else 1
             logical_schema = ConnectSchema(_TYPES[kind], is_optional, **{"name": name, "version": 1, **names})
             return ConnectForm(logical_schema, _optional(lambda number: from_milliseconds(number * factor, name)))
         connect_type = schema.get("connect.type", _TYPES[kind])
         return ConnectForm(ConnectSchema(connect_type, is_optional, **names), None)
+
+
+def _decimal(data: bytes, scale: int) -> Decimal:
+    """Return a decimal with all its digits: `scaleb` would round it to those of Python's context."""
+    sign, digits, _ = Decimal(int.from_bytes(data, "big", signed=True)).as_tuple()
+    return Decimal((sign, digits, -scale))
 
 
 def _is_entry(schema: Any, outer: str) -> bool:

@@ -10,6 +10,7 @@ from typing import Any
 
 BITS = {"int8": 8, "int16": 16, "int32": 32, "int64": 64}
 _NUMBER = re.compile(r"[+-]?(NaN|Infinity|((\d+\.?\d*|\.\d+)([eE][+-]?\d+)?)[fFdD]?)", re.ASCII)
+_MAX_EXPONENT = 5_000  # a double has 308
 _HEXADECIMAL = re.compile(r"[+-]?0[xX]([0-9a-fA-F]+\.?[0-9a-fA-F]*|\.[0-9a-fA-F]+)[pP][+-]?\d+[fFdD]?", re.ASCII)
 
 
@@ -74,10 +75,14 @@ def parse_float(text: str) -> float:
 
 
 def parse_decimal(text: str) -> Decimal:
-    """Read a number as `new BigDecimal`. Raises ValueError."""
+    """Read a number as `new BigDecimal`. Raises ValueError, also for one that has more than some thousand digits when
+    it is written out: that takes memory, and minutes.
+    """
     if re.fullmatch(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", text, re.ASCII):
         try:
-            return Decimal(text)
+            number = Decimal(text)
+            if abs(number.adjusted()) <= _MAX_EXPONENT:
+                return number
         except InvalidOperation:
             pass
     raise ValueError(f"{text[:100]} is no number")

@@ -70,7 +70,7 @@ def fill_logical(message: Any, schema: ConnectSchema, value: Any) -> None:
     """Set a message of `LOGICAL` to a value. Raises ValueError for one that it can't be."""
     if schema.name == DECIMAL:
         unscaled, message.scale = unscaled_digits(value)
-        message.value, message.precision = signed_bytes(unscaled), len(str(abs(unscaled)))
+        message.value, message.precision = signed_bytes(unscaled), len(value.as_tuple().digits)
         return
     number = number_of(schema, value)
     if schema.name == DATE:

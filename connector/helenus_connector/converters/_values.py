@@ -40,8 +40,7 @@ def unscaled_digits(value: Any) -> tuple[int, int]:
         raise ValueError(f"{value!r} is no finite decimal")
     sign, digits, exponent = value.as_tuple()
     assert isinstance(exponent, int)
-    unscaled = int("".join(map(str, digits)))
-    return -unscaled if sign else unscaled, -exponent
+    return int(Decimal((sign, digits, 0))), -exponent  # of text Python reads 4,300 digits
 
 
 def decimal_bytes(schema: ConnectSchema, value: Any) -> bytes:

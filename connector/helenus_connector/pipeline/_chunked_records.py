@@ -88,9 +88,12 @@ class ChunkedRecords:
         self._has_begun = False
 
     def begin_batch(self) -> None:
-        """Begin a batch, or the next attempt at it: after one that did not end, what was noted is not known."""
+        """Begin a batch, or the next attempt at it: after one that did not end, it is not known what was noted, and
+        whether the topics are still there.
+        """
         if self._has_begun:
             self._partitions.clear()
+            self._counts.clear()
         for partition in self._partitions.values():
             partition.is_current = False
         self._has_begun = True

@@ -34,14 +34,22 @@ class RecordAppender:
         self.chunked = ChunkedRecords(settings, versions) if settings.has_chunks else None
         self._creation_of = settings.creation_of
         self._routed_topics: set[str] = set()  # that are there, with the data topic's number of partitions
+        self.has_begun = False
+        """Whether a batch has begun, and has not ended: the next one follows a failure."""
 
     def begin_batch(self) -> None:
-        """Begin a batch, or the next attempt at it."""
+        """Begin a batch, or the next attempt at it. After one that did not end, topics are looked for again: somebody
+        may have deleted one.
+        """
+        if self.has_begun:
+            self._routed_topics.clear()
+        self.has_begun = True
         if self.chunked is not None:
             self.chunked.begin_batch()
 
     def end_batch(self) -> None:
         """End a batch whose records are acknowledged, or committed."""
+        self.has_begun = False
         if self.chunked is not None:
             self.chunked.end_batch()
 

@@ -74,6 +74,8 @@ class MergedStage:
     def begin(self, table: Table) -> None:
         """Begin a batch. `table` is the table's current definition, with all its columns."""
         self._begin()
+        if self._appender.has_begun:
+            self._versions.forget_topic()
         self._appender.begin_batch()
         if self._table != table:
             self._table = table

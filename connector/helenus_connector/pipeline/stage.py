@@ -100,6 +100,8 @@ class Stage:
         Raises HelenusError; then nothing is marked, and the batch is to be repeated or the connector stopped.
         """
         self._replicas.check()
+        if self._appender.has_begun:
+            self.versions.forget_topic()
         self.versions.follow(self.log, version_request)
         version = self._version
         # 1. gate: the resolver takes what goes on.

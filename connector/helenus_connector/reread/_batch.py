@@ -158,7 +158,8 @@ class RereadBatch:
         unread_keys, table, outcome = read_pass.unread_keys, read_pass.reader.table, read_pass.outcome
         outcome.error = unread_keys.to_error(unread_reads[0], table)
         if sum(key_read.events > 0 for key_read in unread_reads) > may_wait:
-            raise HelenusError(Kind.CASSANDRA_READ, outcome.error.what, outcome.error.where)
+            advice = outcome.error.advice if outcome.error.kind is Kind.CASSANDRA_READ else ""
+            raise HelenusError(Kind.CASSANDRA_READ, outcome.error.what, outcome.error.where, advice)
         waiting_ids = set()
         for key_read in unread_reads:
             cause, failed_reads = unread_keys.to_error(key_read, table), unread_keys.failed_reads(key_read)

@@ -106,7 +106,9 @@ class UnreadKeys:
         cause = self._causes.get(id(key_read))
         why = cause.error.what if cause else "cannot read rows"
         where = ", ".join(filter(None, (table.full_name, key_text(table, key_read.values))))
-        return HelenusError(Kind.CASSANDRA_READ if self.is_away(key_read) else Kind.ROW_UNREADABLE, why, where)
+        if not self.is_away(key_read):
+            return HelenusError(Kind.ROW_UNREADABLE, why, where)
+        return HelenusError(Kind.CASSANDRA_READ, why, where, cause.error.advice if cause else "")
 
     def to_unconfirmed(self, key_read: KeyRead) -> UnconfirmedKey:
         """Return an unread key as the driver keeps it waiting: its events have no outcome yet."""
