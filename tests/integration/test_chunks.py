@@ -10,8 +10,11 @@ import re
 import signal
 import subprocess
 import sys
+import time
 import zipfile
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -28,7 +31,8 @@ from helenus_schemas.errors import HelenusError, Kind
 from helenus_schemas.event.change import Bound, Change, Scope
 from helenus_schemas.event.wire import encode
 from helenus_sinks.chunk_reader import ChunkReader
-from helenus_sinks.chunks import HEADER, BadChunks, ChunkReference, chunk_topic
+from helenus_sinks.chunks import CHUNK_HEADER, HEADER, BadChunks, ChunkReference, chunk_header, chunk_topic
+from helenus_sinks.kafka.log import KafkaLog
 from helenus_sinks.kafka.owned_log import OwnedKafkaLog
 from helenus_sinks.kafka.owners import RecordsOwner
 from helenus_stack.records import messages
@@ -373,6 +377,28 @@ def test_hostile_chunks(staged: Make, session: Any, reader: ChunkReader) -> None
     with pytest.raises(BadChunks, match="1000 are allowed"):
         small.read(message)
     small.close()
+
+
+def test_a_broker_that_learns_late_what_is_acknowledged(status: Status) -> None:
+    """Its partition ends before chunks that are there, for a moment after it has become the leader."""
+    brokers = {"bootstrap.servers": str(status.bootstrap_servers)}
+    topic, value = "late", b"0123456789"
+    reference = ChunkReference("a" * 32, 2, len(value), hashlib.sha256(value).hexdigest(), 0, 0, 1)
+    reader = ChunkReader(brokers, timeout_s=5)
+    with closing(KafkaLog(brokers)) as log, ThreadPoolExecutor(1) as pool, closing(reader):
+
+        def append(number: int) -> None:
+            header = (CHUNK_HEADER, chunk_header(reference.id, number))
+            log.append(chunk_topic(topic), 0, b"%d" % number, value[number * 5 : number * 5 + 5], [header])
+            log.flush(30)
+
+        log.create(chunk_topic(topic), 1, {})
+        append(0)
+        assert reader.value(topic, reference) is None, "of another topic that is mirrored"
+        reading = pool.submit(reader.value, topic, reference)
+        time.sleep(1)
+        append(1)
+        assert reading.result() == value
 
 
 def _moved(reference: dict[str, Any], offsets: int) -> bytes:
