@@ -379,26 +379,49 @@ def test_hostile_chunks(staged: Make, session: Any, reader: ChunkReader) -> None
     small.close()
 
 
-def test_a_broker_that_learns_late_what_is_acknowledged(status: Status) -> None:
-    """Its partition ends before chunks that are there, for a moment after it has become the leader."""
-    brokers = {"bootstrap.servers": str(status.bootstrap_servers)}
-    topic, value = "late", b"0123456789"
+class LateChunks:
+    """A value in two chunks, which a broker shows one after the other: it learns late what is acknowledged, for a
+    moment after it has become the leader.
+    """
+
+    value = b'{"v":"0123456789"}'
     reference = ChunkReference("a" * 32, 2, len(value), hashlib.sha256(value).hexdigest(), 0, 0, 1)
+
+    def __init__(self, log: KafkaLog, topic: str) -> None:
+        self._log, self._topic = log, chunk_topic(topic)
+        log.create(self._topic, 1, {})
+        self.show(0)
+
+    def show(self, number: int) -> None:
+        header = (CHUNK_HEADER, chunk_header(self.reference.id, number))
+        self._log.append(self._topic, 0, b"%d" % number, self.value[number * 9 : number * 9 + 9], [header])
+        self._log.flush(30)
+
+
+def test_a_broker_that_learns_late_what_is_acknowledged(status: Status) -> None:
+    brokers = {"bootstrap.servers": status.bootstrap_servers}
     reader = ChunkReader(brokers, timeout_s=5)
     with closing(KafkaLog(brokers)) as log, ThreadPoolExecutor(1) as pool, closing(reader):
-
-        def append(number: int) -> None:
-            header = (CHUNK_HEADER, chunk_header(reference.id, number))
-            log.append(chunk_topic(topic), 0, b"%d" % number, value[number * 5 : number * 5 + 5], [header])
-            log.flush(30)
-
-        log.create(chunk_topic(topic), 1, {})
-        append(0)
-        assert reader.value(topic, reference) is None, "of another topic that is mirrored"
-        reading = pool.submit(reader.value, topic, reference)
+        late = LateChunks(log, "late")
+        assert reader.value("late", late.reference) is None, "the topic is mirrored, or another one"
+        value = pool.submit(reader.value, "late", late.reference)
         time.sleep(1)
-        append(1)
-        assert reading.result() == value
+        late.show(1)
+        assert value.result() == late.value
+
+
+@pytest.mark.long  # a JVM has to be reading when the chunk comes
+def test_java_and_a_broker_that_learns_late(status: Status, consumer: Program) -> None:
+    topic = "late_java"
+    with closing(KafkaLog({"bootstrap.servers": status.bootstrap_servers})) as log, ThreadPoolExecutor(1) as pool:
+        late = LateChunks(log, topic)
+        log.create(topic, 1, {})
+        log.append(topic, 0, b"k", b"{}", [(HEADER, late.reference.encode())])
+        log.flush(30)
+        shown = pool.submit(consumer.run, status.bootstrap_servers, topic, "leave")
+        time.sleep(12)
+        late.show(1)
+        assert shown.result().split("\t")[:2] == ["k", hashlib.sha256(late.value).hexdigest()]
 
 
 def _moved(reference: dict[str, Any], offsets: int) -> bytes:

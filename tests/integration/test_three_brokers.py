@@ -125,8 +125,8 @@ def draw_faults(kinds: list[Callable[[], None]], chance: random.Random) -> list[
     return faults[:FAULTS]
 
 
-def wait_until(at: float) -> None:
-    time.sleep(max(0.0, at - time.monotonic()))
+def wait_until(due_at: float) -> None:
+    time.sleep(max(0.0, due_at - time.monotonic()))
 
 
 def restart_tasks(workers: WorkerGroup, faults: WorkerFaults) -> None:
@@ -158,9 +158,9 @@ def check_records(pipeline: Pipeline, writes: WriteLog, session: Any) -> dict[st
     errors = [f"{WRITTEN}: {error}" for error in each_once(counts[WRITTEN], writes.written[WRITTEN])]
     for table in TABLES:
         rows = {row.k: row.n for row in session.execute(f"SELECT k, n FROM {table}")}
-        found = last_differing(counts[table], rows, writes.gone[table])
+        table_errors = last_differing(counts[table], rows, writes.gone[table])
         if table != WRITTEN:
-            found += each_change_once(counts[table], has_deletes=table == PASSING)
-        errors += [f"{table}: {error}" for error in found]
+            table_errors += each_change_once(counts[table], has_deletes=table == PASSING)
+        errors += [f"{table}: {error}" for error in table_errors]
     assert not errors, f"{len(errors)} errors\n" + "\n".join(errors[:20])
     return counts
