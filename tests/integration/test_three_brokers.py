@@ -94,11 +94,21 @@ def test_many_faults(pipeline: Pipeline, brokers: ThreeBrokers, workers: WorkerG
             another.kill() if chance.random() < 0.5 else another.stop()
         restart_tasks(workers, faults)
 
+    def move_leaders() -> None:
+        """A broker is away until others lead its partitions, and a worker is killed meanwhile."""
+        broker = chance.choice(brokers.stacks)
+        broker.kill("kafka")
+        time.sleep(chance.uniform(6, 15))
+        faults.kill()
+        faults.revive()
+        broker.start("kafka")
+
     writes = WriteLog(session, TABLES, KEYS, WRITES / (FAULTS * SLOT_S), passing=[PASSING])
+    kinds = [*faults.kinds, start_another_worker, move_leaders]
     try:
         with writes:
             begun_at = time.monotonic()
-            for slot, fault in enumerate(draw_faults([*faults.kinds, start_another_worker], chance)):
+            for slot, fault in enumerate(draw_faults(kinds, chance)):
                 wait_until(begun_at + (slot + chance.uniform(0, 0.5)) * SLOT_S)
                 faults.happen(fault)
             writes.wait_written(WRITES)
@@ -109,11 +119,9 @@ def test_many_faults(pipeline: Pipeline, brokers: ThreeBrokers, workers: WorkerG
         check_by_tools(brokers.bootstrap_servers, TABLES)
     except AssertionError as error:
         raise AssertionError(f"HELENUS_SEED={SEED}: {error}\n{faults}") from error
-    kinds = Counter(name for name in faults.happened if name.isidentifier())
+    happened = dict(Counter(name for name in faults.happened if name.isidentifier()))
     records = {table: sum(map(len, of_table.values())) for table, of_table in counts.items()}
-    report = (
-        f"HELENUS_SEED={SEED}: {writes.count} writes, records {records}, faults {dict(kinds)}; load {os.getloadavg()}"
-    )
+    report = f"HELENUS_SEED={SEED}: {writes.count} writes, records {records}, faults {happened}; load {os.getloadavg()}"
     logging.getLogger(__name__).info("%s\n%s", report, faults)
 
 
