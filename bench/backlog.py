@@ -84,6 +84,8 @@ class Backlog:
         self._log = events_log(WorkerSettings.load(self._connector.files[0]))
         self._log.create(self._topic, PARTS, {})
         self._status = status
+        self.records_per_s: list[float] = []
+        """Of each round."""
         self._turn = 0
         self._write_time, self._deletes = 1, False
         hosts = sorted(str(host.host_id) for host in cassandra.cluster.metadata.all_hosts())
@@ -177,7 +179,8 @@ class Backlog:
         costs = ", ".join(f"{n} {s / count * 1e6:.0f}" for n, s in zip(names, spent, strict=True))
         now = by_kind(mine)
         kinds = ", ".join(f"{kind} {(now[kind] - parts.get(kind, 0)) / count * 1e6:.1f}" for kind in sorted(now))
-        rate, load = f"{(self.records() - records_before) / seconds:.0f} records/s", os.getloadavg()[0]
+        self.records_per_s.append((self.records() - records_before) / seconds)
+        rate, load = f"{self.records_per_s[-1]:.0f} records/s", os.getloadavg()[0]
         if keys is not None or copies > 1:
             rate += f" of {count * copies / seconds:.0f} events/s"
         return f"{count} changes, {rate}; CPU s per million: {costs} ({kinds}); load {load:.1f}"

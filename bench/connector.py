@@ -12,7 +12,8 @@
   --copies 3 --set ... gate=local_quorum` each of three nodes reports each change. With `--deletes` rows are written
   again and deleted in turns: a round of updates, and one of deletes of the same rows.
 - fencing: the same with `fence.writers` and without, in turns.
-- exactly-once: the same with `exactly.once.support` and without, in turns. What it does to latency:
+- exactly-once: the same with `exactly.once.support` and without, in turns; with `--set state=rows` of a connector that
+  keeps rows. What it does to latency:
   `python -m bench path --rates 20 --compare exactly.once.support=disabled exactly.once.support=required`.
 
 Starts its own Cassandra, Kafka and registry. No agent runs: events are made as the agent makes them.
@@ -25,6 +26,7 @@ import hashlib
 import os
 import random
 import resource
+import statistics
 import struct
 import tempfile
 import time
@@ -324,6 +326,7 @@ def fencing(status: Status, cassandra: Any, directory: Path, options: argparse.N
             backlog = Backlog(status, cassandra, directory / name, f"fenced_{name}", options.set, [setting])
             backlogs[setting] = stack.enter_context(backlog)
         in_turns(backlogs, options)
+        show_price(backlogs["fence.writers=true"], backlogs["fence.writers=false"], 0.03)
 
 
 def exactly_once(status: Status, cassandra: Any, directory: Path, options: argparse.Namespace) -> None:
@@ -335,6 +338,16 @@ def exactly_once(status: Status, cassandra: Any, directory: Path, options: argpa
             backlog = Backlog(status, cassandra, directory / name, f"once_{name}", [*options.set, setting])
             backlogs[setting] = stack.enter_context(backlog)
         in_turns(backlogs, options)
+        show_price(backlogs["exactly.once.support=required"], backlogs["exactly.once.support=disabled"], 0.15)
+
+
+def show_price(backlog: Backlog, without: Backlog, limit: float) -> None:
+    """Of all rounds but the first, in which both JVMs are still slow, if there are more."""
+    first = min(1, len(backlog.records_per_s) - 1)
+    price = 1 - statistics.median(backlog.records_per_s[first:]) / statistics.median(without.records_per_s[first:])
+    print(
+        f"price: {price:.1%} of the records/s (median; at most {limit:.0%}); load {os.getloadavg()[0]:.1f}", flush=True
+    )
 
 
 def in_turns(backlogs: dict[str, Backlog], options: argparse.Namespace) -> None:

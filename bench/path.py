@@ -17,6 +17,7 @@ these settings, in turns. `--compare-agents` is the same for the agent's file: s
 from __future__ import annotations
 
 import argparse
+import os
 import random
 import statistics
 import tempfile
@@ -45,6 +46,7 @@ TURNS = 3
 KEYS = 5_000
 EVENTS = 20_000
 OF_WORKER = "worker."
+EXACTLY_ONCE_LIMIT_MS = 20
 
 
 def main() -> None:
@@ -212,12 +214,17 @@ def compare(
     turns: int,
 ) -> None:
     """The connector, with `more` and one of these settings in its file, meets all rates, in turns; each second turn is
-    the other way round.
+    the other way round. Of each setting after the first it shows what it adds to the p50.
     """
+    p50s: dict[str, list[float]] = {setting: [] for setting in settings}
     for turn in range(turns):
         for setting in settings if turn % 2 == 0 else reversed(settings):
             print(f"{setting}, turn {turn + 1}")
-            latency_of_connector(stack, status, cassandra, java, rates, [*more, setting])
+            latency_of_connector(stack, status, cassandra, java, rates, [*more, setting], p50s[setting])
+    first, *others = (statistics.median(p50s[setting]) for setting in settings)
+    for setting, p50 in zip(settings[1:], others, strict=True):
+        limit = f" (at most {EXACTLY_ONCE_LIMIT_MS})" if setting.startswith("exactly.once.support=") else ""
+        print(f"{setting} adds {(p50 - first) * 1000:.0f} ms to the p50{limit}; load {os.getloadavg()[0]:.1f}")
 
 
 def compare_agents(
@@ -242,10 +249,16 @@ def compare_agents(
 
 
 def latency_of_connector(
-    stack: Stack, status: Status, cassandra: Any, java: dict[str, str], rates: list[int], more: list[str]
+    stack: Stack,
+    status: Status,
+    cassandra: Any,
+    java: dict[str, str],
+    rates: list[int],
+    more: list[str],
+    p50s: list[float] | None = None,
 ) -> Path:
     """The connector, with `more` in its file, meets all rates: those that begin with `worker.` are in its worker's,
-    without that. Returns its worker's file.
+    without that. Returns its worker's file; `p50s` gets the median of write → record of each rate, s.
     """
     connector = programs.connector(status, stack.directory / "bench", "bench", "latency")
     add(connector.files[0], [line.removeprefix(OF_WORKER) for line in more if line.startswith(OF_WORKER)])
@@ -259,7 +272,10 @@ def latency_of_connector(
             writes, seen = measured(status, cassandra, rate, "events-bench.latency", "data-bench.latency")
             count, spent_s = (now - then for now, then in zip(batches(connector), before, strict=True))
             report(f"{rate}/s, write → event", delays(writes, seen["events-bench.latency"]))
-            report(f"{rate}/s, write → record", delays(writes, seen["data-bench.latency"]))
+            to_record = delays(writes, seen["data-bench.latency"])
+            report(f"{rate}/s, write → record", to_record)
+            if p50s is not None:
+                p50s.append(statistics.median(to_record))
             each_ms = spent_s / count * 1000
             print(f"{rate}/s, {count / SECONDS:.1f} batches a second, the driver's part {each_ms:.0f} ms each")
     return connector.files[0]

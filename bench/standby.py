@@ -44,6 +44,10 @@ SETTLED_SECONDS = 10
 STOPPED_SECONDS = 5
 UNUSED_SECONDS = 110
 """Before the figures of a standby: until then Spark's Python processes end that it does not need."""
+PAUSE_LIMITS = {"kill -9": 15, "SIGSTOP": 16, "SIGTERM": 10}
+"""s; that of SIGSTOP is `session.timeout.ms` and 10 s."""
+CPU_LIMIT, MEMORY_LIMIT = 3, 400
+"""% of a core, and MB, of a standby."""
 
 
 def main() -> None:
@@ -204,7 +208,8 @@ def measure(workers: list[programs.Program], records: Records, rounds: int) -> N
                 leader.start({"JAVA_HOME": str(spark_java_home(Terminal()))})
             wait(lambda leader=leader: is_ready(leader), "the former leader stands by")  # type: ignore[misc]
     for name, seconds in pauses.items():
-        print(f"{name}: no record for {', '.join(f'{s:.1f}' for s in seconds)} s", flush=True)
+        pauses_text = ", ".join(f"{s:.1f}" for s in seconds)
+        print(f"{name}: no record for {pauses_text} s (at most {PAUSE_LIMITS[name]}); {load()}", flush=True)
 
 
 def show_idle(standby: programs.Program) -> None:
@@ -213,8 +218,12 @@ def show_idle(standby: programs.Program) -> None:
     before = cpu_of(pid)
     time.sleep(IDLE_SECONDS)
     share = 100 * (cpu_of(pid) - before) / IDLE_SECONDS
-    memory = f"{memory_of(pid):.0f} MB; for themselves {memory_by_kind(pid)}"
-    print(f"a standby: {share:.1f} % of a core, {memory}", flush=True)
+    memory = f"{memory_of(pid):.0f} MB (at most {MEMORY_LIMIT}); for themselves {memory_by_kind(pid)}"
+    print(f"a standby: {share:.1f} % of a core (at most {CPU_LIMIT}), {memory}; {load()}", flush=True)
+
+
+def load() -> str:
+    return f"load {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores"
 
 
 def leads(program: programs.Program) -> bool:

@@ -16,6 +16,7 @@ from collections.abc import Mapping
 from contextlib import closing
 from typing import Any, NamedTuple
 
+from helenus_schemas.errors import HelenusError, Kind
 from helenus_sinks.chunks import (
     CHUNK_HEADER,
     HEADER,
@@ -72,14 +73,17 @@ class ChunkReader:
         return WholeRecord(key, whole, whole_headers(headers), True)
 
     def value(self, topic: str, reference: ChunkReference) -> bytes | None:
-        """Return the value of a record of this topic; None if its chunks are gone. Raises as `read`."""
+        """Return the value of a record of this topic; None if its chunks are gone. If the topic of chunks ends before
+        them, it waits for them until the timeout. Raises as `read`.
+        """
         joiner, chunks = ChunkJoiner(reference), chunk_topic(topic)
         if chunks not in self._partitions:
             self._partitions[chunks] = self._reader.partitions(chunks)
         if reference.partition >= self._partitions[chunks]:
             raise BadChunks(f"{chunks} has no partition {reference.partition}")
+        end = reference.last + 1
         try:
-            with closing(self._reader.records(chunks, reference.partition, reference.offset)) as records:
+            with closing(self._reader.records(chunks, reference.partition, reference.offset, end)) as records:
                 for record in records:
                     if record.offset() > reference.last:
                         break
@@ -88,6 +92,11 @@ class ChunkReader:
                         return joiner.value()
         except OffsetsGone:
             return None
+        except HelenusError as error:
+            # An end before the last chunk may be that of a broker that has just become the leader: it learns later what
+            # is acknowledged. After the timeout it is another topic's, deleted and made again, or mirrored.
+            if error.kind is not Kind.BROKER_UNREACHABLE or self._reader.end(chunks, reference.partition) >= end:
+                raise
         return None
 
     def close(self) -> None:

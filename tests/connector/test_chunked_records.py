@@ -100,11 +100,17 @@ class Writer:
 
     def write(self, *rows: tuple[tuple[bytes, ...], int | None], is_confirmed: bool = True) -> None:
         """Publish rows, by key, with a value of so many bytes, None for a row that is gone."""
+        self.write_columns(
+            *((key, None if size is None else {"v": size}) for key, size in rows), is_confirmed=is_confirmed
+        )
+
+    def write_columns(self, *rows: tuple[tuple[bytes, ...], dict[str, int] | None], is_confirmed: bool = True) -> None:
+        """The same with a value of so many bytes in each column."""
         self.stage.begin(self.table)
-        for key, size in rows:
-            after = None if size is None else {"v": b"x" * size}
+        for key, sizes in rows:
+            after = None if sizes is None else {column: b"x" * size for column, size in sizes.items()}
             event_key = self.codec.encode(key)
-            op = "u" if size is not None else "d"
+            op = "u" if sizes is not None else "d"
             before = {"v": b""}
             self.stage.take_all([RowChange(0, event_key, Scope.ROW, op, before, after, 1, None, None, None)])
         self.stage.end()
@@ -155,6 +161,22 @@ def test_rows_that_are_small_again_are_noted_no_more(
     appended = log.end(chunk_topic("data"), 0)
     writer.write((row(1), 2))
     assert log.end(chunk_topic("data"), 0) == appended
+
+
+def test_a_row_without_a_fitting_record_keeps_the_chunks_of_the_last_one(
+    log: ChunkLog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The names of the columns that are left out are too long: the last record in the topic can still be read whole."""
+    names = [f"{letter * 200}" for letter in "abcdefghij"]
+    table = table_of("wide", f"k int pk, v text, {', '.join(f'{name} text' for name in names)}")
+    writer = Writer(log, tmp_path, monkeypatch, table)
+    key = ((1).to_bytes(4, "big"),)
+    writer.write((key, 3000))
+    chunks, notes = writer.chunks(), writer.notes()
+    writer.write_columns((key, dict.fromkeys(names, 3000)))
+    assert len(log.messages("data", 0)) == 1
+    assert len(log.messages("dlq-ks.wide", 0)) == 1
+    assert (writer.chunks(), writer.notes()) == (chunks, notes)
 
 
 def test_a_batch_that_is_not_confirmed_withdraws_no_note(

@@ -10,8 +10,11 @@ import re
 import signal
 import subprocess
 import sys
+import time
 import zipfile
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -28,7 +31,8 @@ from helenus_schemas.errors import HelenusError, Kind
 from helenus_schemas.event.change import Bound, Change, Scope
 from helenus_schemas.event.wire import encode
 from helenus_sinks.chunk_reader import ChunkReader
-from helenus_sinks.chunks import HEADER, BadChunks, ChunkReference, chunk_topic
+from helenus_sinks.chunks import CHUNK_HEADER, HEADER, BadChunks, ChunkReference, chunk_header, chunk_topic
+from helenus_sinks.kafka.log import KafkaLog
 from helenus_sinks.kafka.owned_log import OwnedKafkaLog
 from helenus_sinks.kafka.owners import RecordsOwner
 from helenus_stack.records import messages
@@ -373,6 +377,51 @@ def test_hostile_chunks(staged: Make, session: Any, reader: ChunkReader) -> None
     with pytest.raises(BadChunks, match="1000 are allowed"):
         small.read(message)
     small.close()
+
+
+class LateChunks:
+    """A value in two chunks, which a broker shows one after the other: it learns late what is acknowledged, for a
+    moment after it has become the leader.
+    """
+
+    value = b'{"v":"0123456789"}'
+    reference = ChunkReference("a" * 32, 2, len(value), hashlib.sha256(value).hexdigest(), 0, 0, 1)
+
+    def __init__(self, log: KafkaLog, topic: str) -> None:
+        self._log, self._topic = log, chunk_topic(topic)
+        log.create(self._topic, 1, {})
+        self.show(0)
+
+    def show(self, number: int) -> None:
+        header = (CHUNK_HEADER, chunk_header(self.reference.id, number))
+        self._log.append(self._topic, 0, b"%d" % number, self.value[number * 9 : number * 9 + 9], [header])
+        self._log.flush(30)
+
+
+def test_a_broker_that_learns_late_what_is_acknowledged(status: Status) -> None:
+    brokers = {"bootstrap.servers": status.bootstrap_servers}
+    reader = ChunkReader(brokers, timeout_s=5)
+    with closing(KafkaLog(brokers)) as log, ThreadPoolExecutor(1) as pool, closing(reader):
+        late = LateChunks(log, "late")
+        assert reader.value("late", late.reference) is None, "the topic is mirrored, or another one"
+        value = pool.submit(reader.value, "late", late.reference)
+        time.sleep(1)
+        late.show(1)
+        assert value.result() == late.value
+
+
+@pytest.mark.long  # a JVM has to be reading when the chunk comes
+def test_java_and_a_broker_that_learns_late(status: Status, consumer: Program) -> None:
+    topic = "late_java"
+    with closing(KafkaLog({"bootstrap.servers": status.bootstrap_servers})) as log, ThreadPoolExecutor(1) as pool:
+        late = LateChunks(log, topic)
+        log.create(topic, 1, {})
+        log.append(topic, 0, b"k", b"{}", [(HEADER, late.reference.encode())])
+        log.flush(30)
+        shown = pool.submit(consumer.run, status.bootstrap_servers, topic, "leave")
+        time.sleep(12)
+        late.show(1)
+        assert shown.result().split("\t")[:2] == ["k", hashlib.sha256(late.value).hexdigest()]
 
 
 def _moved(reference: dict[str, Any], offsets: int) -> bytes:

@@ -27,7 +27,9 @@ from integration.write_log import (
     nulls_again,
     read_counts,
 )
+from kafka_tools import describe_group, list_transactions
 from patience import eventually
+from three_brokers import relayed_listeners
 
 from helenus_schemas.settings.properties import read_properties
 from helenus_stack import kafka
@@ -65,22 +67,18 @@ OWN = {WRITTEN: ENVELOPES, MERGED: STATE, KEYED: {**ROWS, "state": "keys", "head
 LONG_FAULTS, LONG_WRITES = 50, 100_000
 SEED = int(os.environ.get("HELENUS_SEED", time.time_ns() % 10**6))
 NOT_SUPPORTED = "exactly_once.not_supported"
+ENDED = {"CompleteCommit", "CompleteAbort", "Empty"}
+"""The states of transactions that are not open."""
 
 
 @pytest.fixture(scope="module")
 def relay(stack: Stack) -> Iterator[Relay]:
     """What is before a listener of the broker that advertises it: all connections by it go through the relay."""
-    port = free_port()
     folder = next(server.folder for server in stack.servers if server.name == "kafka")
-    configured = kafka.configuration(stack.settings, folder)
+    port, configured = free_port(), kafka.configuration(stack.settings, folder)
     with Relay(port) as relay:
-        more = {
-            "listeners": f"{configured['listeners']},RELAYED://127.0.0.1:{port}",
-            "advertised.listeners": f"{configured['advertised.listeners']},RELAYED://127.0.0.1:{relay.port}",
-            "listener.security.protocol.map": f"{configured['listener.security.protocol.map']},RELAYED:PLAINTEXT",
-        }
         before = dict(stack.settings.kafka_properties)
-        restart_broker(stack, {**before, **more})
+        restart_broker(stack, {**before, **relayed_listeners(configured, port, relay.port)})
         yield relay
         restart_broker(stack, before)
 
@@ -123,7 +121,7 @@ def chance() -> random.Random:
 
 @pytest.fixture(scope="module")
 def faults(stack: Stack, relay: Relay, pipeline: Pipeline, chance: random.Random) -> WorkerFaults:
-    return WorkerFaults(stack, relay, pipeline, chance)
+    return WorkerFaults([stack], [relay], [pipeline.connector], chance)
 
 
 @pytest.fixture(scope="module")
@@ -298,6 +296,33 @@ def test_positions_are_those_of_the_group(pipeline: Pipeline, faults: WorkerFaul
     assert {key: {record.n for record in records} for key, records in counts.items()} == {
         key: set(numbers) for key, numbers in writes.written[WRITTEN].items()
     }
+
+
+def test_kafkas_own_tools_read_groups_and_transactions(pipeline: Pipeline, faults: WorkerFaults) -> None:
+    """Each connector's group is at the end of its events, and no transaction is open."""
+    faults.wait_ready()
+    wait_quiet(pipeline, TABLES)
+    check_by_tools(str(pipeline.status.bootstrap_servers), TABLES)
+
+
+def check_by_tools(brokers: str, tables: Sequence[str]) -> None:
+    for table in tables:
+        partitions = describe_group(brokers, group(table))
+        lags = {(row["TOPIC"], row["LAG"]) for row in partitions}
+        assert lags == {(f"events-{table}", "0")}, partitions
+    states: dict[str, str] = {}
+
+    def has_ended_all() -> bool:
+        nonlocal states
+        transactions = list_transactions(brokers)
+        states = {row["TransactionalId"]: row["TransactionState"] for row in transactions if is_ours(row)}
+        return "CompleteCommit" in states.values() and set(states.values()) <= ENDED
+
+    eventually(has_ended_all, lambda: f"all transactions have ended: {states}", every=5)
+
+
+def is_ours(row: Mapping[str, str]) -> bool:
+    return row["TransactionalId"].startswith("helenus-")
 
 
 NOT_POSSIBLE = {

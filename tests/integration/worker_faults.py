@@ -1,4 +1,4 @@
-"""What happens to a worker, its processes, its host, and its way to Kafka while it publishes."""
+"""What happens to workers, their processes, their hosts, Kafka's brokers and the way to these while they publish."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ import random
 import shutil
 import signal
 import time
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 from bench import processes
 from bench.relay import Relay
-from integration.pipeline import Command, Pipeline
+from integration.pipeline import Command
 from patience import PATIENCE_S, eventually
 
 from helenus_stack.stack import Stack
@@ -30,12 +30,14 @@ DRIVER_POINTS = ("connector.before-commit",)
 
 
 class WorkerFaults:
-    """Faults of the worker of a pipeline, whose brokers are behind a relay. `chance` says how long each lasts. What a
-    fault ended is started again.
+    """Faults of workers, one or those of a group, whose brokers, a stack each, are behind a relay each. `chance` says
+    whom each hits, and how long it lasts. What a fault ended is started again.
     """
 
-    def __init__(self, stack: Stack, relay: Relay, pipeline: Pipeline, chance: random.Random) -> None:
-        self._stack, self._relay, self._pipeline, self._chance = stack, relay, pipeline, chance
+    def __init__(
+        self, stacks: Sequence[Stack], relays: Sequence[Relay], workers: Sequence[Command], chance: random.Random
+    ) -> None:
+        self._stacks, self._relays, self._workers, self._chance = stacks, relays, workers, chance
         self._points = 0
         self.happened: list[str] = []
         """The faults until now, in order, for who looks into a failure."""
@@ -53,9 +55,19 @@ class WorkerFaults:
             self.lose_disks,
         )
 
-    @property
-    def worker(self) -> Command:
-        return self._pipeline.connector
+    def choose_worker(self) -> Command:
+        """One of the workers: mostly the one that leads, if there is one."""
+        if self._chance.random() < 0.75 and (leader := self.leader()) is not None:
+            return leader
+        return self._chance.choice(self._workers)
+
+    def leader(self) -> Command | None:
+        """The one that runs the connectors, and is ready."""
+        for worker in self._workers:
+            code, message = worker.health()
+            if code == 200 and not message.startswith("standby: "):
+                return worker
+        return None
 
     def happen(self, fault: Callable[[], None]) -> None:
         """Have a fault happen, and what it ended run again."""
@@ -64,24 +76,29 @@ class WorkerFaults:
         self.revive()
 
     def revive(self) -> None:
-        """Start the worker if it has ended, as a supervisor does."""
-        assert self.worker.process is not None
-        if (status := self.worker.process.poll()) is not None:
-            if status != -signal.SIGKILL:
-                self.happened.append(f"ended with {status}")
-            self.worker.start()
+        """Start the workers that have ended, as a supervisor does."""
+        for worker in self._workers:
+            assert worker.process is not None
+            if (status := worker.process.poll()) is not None:
+                if status != -signal.SIGKILL:
+                    self.happened.append(f"ended with {status}")
+                worker.start()
 
     def wait_ready(self) -> None:
-        """Wait until the worker is."""
+        """Wait until one of the workers is."""
 
         def is_ready() -> bool:
             self.revive()
-            return self.worker.health()[0] == 200
+            return self.leader() is not None
 
-        eventually(is_ready, lambda: f"{self}; the worker's log ends:\n{self.worker.tail()}")
+        eventually(is_ready, lambda: f"{self}; the workers' logs end:\n{self.tails()}")
+
+    def tails(self) -> str:
+        """What the workers' logs end with."""
+        return "\n\n".join(worker.tail() for worker in self._workers)
 
     def kill(self) -> None:
-        self.worker.kill()
+        self.choose_worker().kill()
         time.sleep(self._chance.uniform(0, 2))
 
     def kill_in_task(self) -> None:
@@ -97,19 +114,23 @@ class WorkerFaults:
         self._kill_at(*visits, visits=visits)
 
     def _kill_at(self, *points: str, visits: dict[str, int] | None = None) -> None:
-        """Start it anew, and wait until it was killed at these points; one that is not reached in time was not."""
-        self.worker.kill()
+        """Start them anew, and wait until one was killed at these points; one that is not reached in time was not."""
         self._points += 1
-        killed = {point: self._pipeline.directory / f"killed-{self._points}-{point}" for point in points}
+        directory = self._workers[0].log.parent
+        killed = {point: directory / f"killed-{self._points}-{point}" for point in points}
         visit = {point: self._chance.randint(1, 4) for point in points} | (visits or {})
         named = ",".join(f"{point}:{visit[point]}@{file}" for point, file in killed.items())
-        self.happened.append(named.replace(f"{self._pipeline.directory}/", ""))
-        self.worker.start(HELENUS_FAILPOINT=named)
-        assert self.worker.process is not None
+        self.happened.append(named.replace(f"{directory}/", ""))
+        for worker in self._workers:
+            worker.kill()
+        for worker in self._workers:
+            worker.start(HELENUS_FAILPOINT=named)
         waiting, deadline = set(points), time.monotonic() + PATIENCE_S
         while waiting and time.monotonic() < deadline:
-            if self.worker.process.poll() is not None:
-                self.worker.start(HELENUS_FAILPOINT=named)
+            for worker in self._workers:
+                assert worker.process is not None
+                if worker.process.poll() is not None:
+                    worker.start(HELENUS_FAILPOINT=named)
             time.sleep(0.1)
             if reached := {point for point in waiting if killed[point].exists()}:
                 waiting -= reached
@@ -118,18 +139,16 @@ class WorkerFaults:
 
     def stop_for_a_while(self) -> None:
         """All its processes, as of a virtual machine that is moved."""
-        assert self.worker.process is not None
-        pids = [int(path.name) for path in processes.family(self.worker.process.pid)]
+        pids = [int(path.name) for path in _family(self.choose_worker())]
         _signal(pids, signal.SIGSTOP)
         time.sleep(self._chance.uniform(1, 8))
         _signal(pids, signal.SIGCONT)
 
     def kill_python_workers(self) -> None:
         """Some of Spark's, or all, and now and then what they are forked from."""
-        assert self.worker.process is not None
         members = [
             int(path.name)
-            for path in processes.family(self.worker.process.pid)
+            for path in _family(self.choose_worker())
             if b"helenus_connector.daemon" in processes.contents(path, "cmdline")
         ]
         if members:
@@ -138,44 +157,54 @@ class WorkerFaults:
 
     def cut_connections(self) -> None:
         for _ in range(self._chance.randint(1, 4)):
-            self._relay.cut()
+            for relay in self._some_relays():
+                relay.cut()
             time.sleep(self._chance.uniform(0, 0.5))
 
     def lose_answers(self) -> None:
-        """Kafka does what it is asked, and the worker does not know."""
-        with self._relay.losing_answers():
+        """Kafka does what it is asked, and the workers do not know."""
+        with ExitStack() as losing:
+            for relay in self._some_relays():
+                losing.enter_context(relay.losing_answers())
             time.sleep(self._chance.uniform(0.2, 5))
 
+    def _some_relays(self) -> list[Relay]:
+        return self._chance.sample(self._relays, self._chance.randint(1, len(self._relays)))
+
     def kill_broker(self) -> None:
-        self._stack.kill("kafka")
+        stack = self._chance.choice(self._stacks)
+        stack.kill("kafka")
         time.sleep(self._chance.uniform(0, 3))
-        self._stack.start("kafka")
+        stack.start("kafka")
 
     def stop_broker(self) -> None:
-        self._stack.stop("kafka")
-        self._stack.start("kafka")
+        stack = self._chance.choice(self._stacks)
+        stack.stop("kafka")
+        stack.start("kafka")
 
     def pause_broker(self) -> None:
-        self._stack.pause("kafka")
+        stack = self._chance.choice(self._stacks)
+        stack.pause("kafka")
         time.sleep(self._chance.uniform(1, 8))
-        self._stack.resume("kafka")
+        stack.resume("kafka")
 
     def lose_disks(self) -> None:
         """The worker's host is gone, all processes at once; another one has its files of properties alone."""
-        assert self.worker.process is not None
-        family = processes.family(self.worker.process.pid)
+        worker = self.choose_worker()
+        family = _family(worker)
         _signal([int(path.name) for path in family], signal.SIGKILL)
-        self.worker.kill()
+        worker.kill()
         # An ended process that nobody has waited for has no command line.
         eventually(lambda: not any(processes.contents(path, "cmdline") for path in family), "its processes have ended")
-        shutil.rmtree(self.checkpoint)
-
-    @property
-    def checkpoint(self) -> Path:
-        return self._pipeline.directory / "checkpoint"
+        shutil.rmtree(worker.log.parent / "checkpoint", ignore_errors=True)
 
     def __str__(self) -> str:
         return f"faults until now: {'; '.join(self.happened)}"
+
+
+def _family(worker: Command) -> list[Path]:
+    assert worker.process is not None
+    return processes.family(worker.process.pid)
 
 
 def _signal(pids: list[int], number: signal.Signals) -> None:

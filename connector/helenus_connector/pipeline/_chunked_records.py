@@ -7,10 +7,11 @@ deleted of a row that is deleted, or small again: Kafka can't be asked what it h
 partition is the only one of these two, and reads the second in each batch, before its first record. The header `table`
 says whose row it is: a transform may route records of several tables to one topic.
 
-    1 note the row, and wait until the brokers have that: whatever is killed later, its chunks can be found
-    2 append the chunks, and wait: then their offsets are known. Readers take no reference to many more offsets than
+    1 find the smaller record that fits. If none does, the former record and its chunks stay
+    2 note the row, and wait until the brokers have that: whatever is killed later, its chunks can be found
+    3 append the chunks, and wait: then their offsets are known. Readers take no reference to many more offsets than
       chunks, so nothing else of this writer may lie between
-    3 append nulls for what an earlier value had more, and the smaller record, with the header `chunks`
+    4 append nulls for what an earlier value had more, and the smaller record, with the header `chunks`
 
 A smaller record of a row that had chunks is followed by nulls for these. Once they are acknowledged, the row is noted
 as one without chunks: by the next batch, since records of two partitions may be stored in any order.
@@ -54,6 +55,9 @@ _TIMEOUT_S = 60.0
 _HEAD_BYTES = 512
 """Of a chunk in addition to its key and value: its header, and what a batch has."""
 _MIN_CHUNK_BYTES = 256
+_MOST = 2**63 - 1
+_REFERENCE_BYTES = len(HEADER) + len(ChunkReference("0" * 32, _MOST, _MOST, "0" * 64, _MOST, _MOST, _MOST).encode())
+"""Of the header `chunks` at most; which offsets it has is known once the chunks are written."""
 _TABLE_HEADER = "table"
 
 
@@ -130,18 +134,14 @@ class ChunkedRecords:
         chunk_bytes = log.largest - len(key) - _HEAD_BYTES
         if chunk_bytes < _MIN_CHUNK_BYTES or len(value) > self._settings.errors_large_record_max_bytes:
             return False
+        # 1. find the smaller record, as the chunks take the place of those that the row's last record refers to
+        record = _find_fitting(shaped, shape, log.largest - _HEAD_BYTES - _REFERENCE_BYTES)
+        if record is None:
+            return False
         topic = shaped.topic or self._versions.current.topic
         reference = self._append_chunks(log, topic, resolved.partition, key, shaped.key, value, chunk_bytes)
-        for smaller, left_out in shape.smaller(shaped.image):
-            record = shaped.make(smaller)
-            try:
-                append(record._replace(headers=[*record.headers, left_out, (HEADER, reference.encode())]))
-            except HelenusError as error:
-                if error.kind is not Kind.RECORD_TOO_LARGE:
-                    raise
-            else:
-                return True
-        return False  # the row is noted: its next record deletes the chunks
+        append(record._replace(headers=[*record.headers, (HEADER, reference.encode())]))
+        return True
 
     def close(self) -> None:
         """Close the connections."""
@@ -156,7 +156,7 @@ class ChunkedRecords:
         chunks, rows = chunk_topic(topic), self._rows(log, topic, partition)
         count = -(-len(value) // chunk_bytes)
         former_count, _ = rows.rows.get(key, (0, b""))
-        # 1. note the row: each time, as a former writer of the partition may be about to note that it has none
+        # 2. note the row: each time, as a former writer of the partition may be about to note that it has none
         if rows.is_kept:
             noted = self._counts[topic] + partition
             note = _COUNT.pack(max(count, former_count)) + event_key
@@ -166,7 +166,7 @@ class ChunkedRecords:
                 log.deliver(_TIMEOUT_S)
                 rows.has_queued_nulls = False
                 reach("connector.chunks-noted")
-        # 2. append the chunks
+        # 3. append the chunks
         first = self._get_reader(log).end(chunks, partition)
         chunk_id = uuid.uuid4().hex
         for number, chunk in enumerate(split_value(value, chunk_bytes)):
@@ -246,6 +246,18 @@ class ChunkedRecords:
             assert isinstance(log, KafkaLog)
             self._reader = log.partition_reader()
         return self._reader
+
+
+def _find_fitting(shaped: ShapedRecord, shape: Shape, max_bytes: int) -> Record | None:
+    """Return the first smaller record of at most so many bytes, with the header that says what is left out."""
+    assert shaped.image is not None
+    for smaller, left_out in shape.smaller(shaped.image):
+        record = shaped.make(smaller)
+        record = record._replace(headers=[*record.headers, left_out])
+        header_bytes = sum(len(name) + len(content or b"") for name, content in record.headers)
+        if len(record.key or b"") + len(record.value or b"") + header_bytes <= max_bytes:
+            return record
+    return None
 
 
 def _read_note(rows: _Partition, key: bytes | None, note: bytes | None, where: str) -> None:
