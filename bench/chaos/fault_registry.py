@@ -32,12 +32,13 @@ def fault(
     data_centers: int = 0,
     tokens: int = 0,
     keeps_schema: bool = False,
+    share: float = 1.0,
 ) -> Callable[[Fault], Fault]:
     """Name a fault, and say what `FaultKind` does."""
 
     def register(function: Fault) -> Fault:
         KINDS[name] = FaultKind(
-            name, targets, lane, seconds, recovery_s, loses_hints, data_centers, tokens, keeps_schema
+            name, targets, lane, seconds, recovery_s, loses_hints, data_centers, tokens, keeps_schema, share
         )
         BEGINNINGS[name] = contextmanager(function)
         return function

@@ -68,9 +68,12 @@ def step_worker_clock(cluster: ChaosCluster, target: str, chance: random.Random)
         yield
 
 
-@of_node("step-node-clock", targets=[NODE], seconds=(5, 40), recovery_s=10, loses_hints=True)
+@of_node("step-node-clock", targets=[NODE], seconds=(5, 40), recovery_s=10, loses_hints=True, keeps_schema=True)
 def step_node_clock(cluster: ChaosCluster, target: str, chance: random.Random) -> Iterator[None]:
-    """Nodes drop what another one sent too long ago, by its clock; a TTL ends when its coordinator's clock says so."""
+    """Nodes drop what another one sent too long ago, by its clock; a TTL ends when its coordinator's clock says so. No
+    table is altered by it: the rows of `system_schema` have the coordinator's time, and the last one wins, be it of an
+    older definition (before Cassandra 6, whose schema is a log).
+    """
     with stepped_clock(cluster, target, chance):
         yield
 

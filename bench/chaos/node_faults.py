@@ -88,7 +88,15 @@ def replace_node(cluster: StackCluster, target: str, chance: random.Random) -> I
     yield
 
 
-@of_node("replace-elsewhere", targets=[NODE], seconds=(5, 20), recovery_s=30, loses_hints=True, keeps_schema=True)
+@of_node(
+    "replace-elsewhere",
+    targets=[NODE],
+    seconds=(5, 20),
+    recovery_s=30,
+    loses_hints=True,
+    keeps_schema=True,
+    share=0.25,  # it takes four minutes on two busy cores, as long as some ten others
+)
 def replace_elsewhere(cluster: StackCluster, target: str, _: random.Random) -> Iterator[None]:
     """A host is lost with its node and its agent, and those of another one, with its own address, take their place. In
     the end that one is lost, and the first address is there again.

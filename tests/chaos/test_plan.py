@@ -65,6 +65,13 @@ def test_a_long_fault_keeps_no_other_lane_waiting() -> None:
     assert {fault.name for fault in meanwhile} == {"cut"}
 
 
+def test_a_fault_that_takes_minutes_comes_in_some_turns_only() -> None:
+    kinds = [FaultKind("replace", ["a"], "nodes", share=0.25), FaultKind("flush", ["a"], "nodes")]
+    names = [fault.name for fault in make_plan(9, 60, kinds, tuple(MODES)).faults]
+    assert 0.1 < names.count("replace") / names.count("flush") < 0.4
+    assert {fault.name for fault in make_plan(9, 5, kinds[:1], tuple(MODES)).faults} == {"replace"}, "asked for alone"
+
+
 def test_minutes_of_every_fault_have_many_of_them() -> None:
     """All lanes together: a fault every four seconds or so."""
     kinds = kinds_for([], ["worker1", "worker2", "worker-state"], Topology())
