@@ -5,13 +5,13 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator
 
-from bench.chaos.fault_registry import of_server
+from bench.chaos.fault_registry import of_node
 from bench.chaos.new_node import nodes_up
 from bench.chaos.stack_cluster import StackCluster
 from bench.chaos.topology import OTHER_CENTER
 
 
-@of_server("away-center", targets=[OTHER_CENTER], seconds=(5, 40), recovery_s=40, loses_hints=True, data_centers=2)
+@of_node("away-center", targets=[OTHER_CENTER], seconds=(5, 40), recovery_s=40, loses_hints=True, data_centers=2)
 def away_center(cluster: StackCluster, target: str, chance: random.Random) -> Iterator[None]:
     """All its nodes hang, or are killed. What they missed comes by hints; or hints are lost, and a repair brings it."""
     numbers = cluster.topology.numbers_in(target)
@@ -36,7 +36,7 @@ def away_center(cluster: StackCluster, target: str, chance: random.Random) -> It
         cluster.repair()
 
 
-@of_server(
+@of_node(
     "rebuild-center",
     targets=[OTHER_CENTER],
     seconds=(5, 40),

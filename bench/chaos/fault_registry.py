@@ -25,19 +25,20 @@ BEGINNINGS: dict[str, Callable[[Any, str, random.Random], AbstractContextManager
 def fault(
     name: str,
     targets: Sequence[str],
-    is_of_servers: bool,
+    lane: str,
     seconds: tuple[float, float] = (0.0, 0.0),
     recovery_s: float = 5.0,
     loses_hints: bool = False,
     data_centers: int = 0,
     tokens: int = 0,
     keeps_schema: bool = False,
+    share: float = 1.0,
 ) -> Callable[[Fault], Fault]:
     """Name a fault, and say what `FaultKind` does."""
 
     def register(function: Fault) -> Fault:
         KINDS[name] = FaultKind(
-            name, targets, is_of_servers, seconds, recovery_s, loses_hints, data_centers, tokens, keeps_schema
+            name, targets, lane, seconds, recovery_s, loses_hints, data_centers, tokens, keeps_schema, share
         )
         BEGINNINGS[name] = contextmanager(function)
         return function
@@ -45,8 +46,12 @@ def fault(
     return register
 
 
-of_server = partial(fault, is_of_servers=True)
-of_ours = partial(fault, is_of_servers=False)
+of_node = partial(fault, lane="nodes")
+of_broker = partial(fault, lane="brokers")
+"""Of the message broker, or of the registry."""
+of_agent = partial(fault, lane="agents")
+of_worker = partial(fault, lane="workers")
+of_connection = partial(fault, lane="connections")
 
 
 def number_of(node: str) -> int:

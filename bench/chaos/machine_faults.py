@@ -8,7 +8,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from bench.chaos.cluster import ChaosCluster
-from bench.chaos.fault_registry import AGENT, NODE, WORKER, number_of, of_ours, of_server
+from bench.chaos.fault_registry import AGENT, NODE, WORKER, number_of, of_agent, of_broker, of_node, of_worker
 from bench.chaos.machine import can_mount, compiler, full_disk, set_clock
 from bench.chaos.stack_cluster import StackCluster
 from helenus_stack.errors import StackError
@@ -28,7 +28,7 @@ def obstacle(name: str) -> str | None:
     return None
 
 
-@of_ours("fill-agent-disk", targets=[AGENT], seconds=(2, 20), recovery_s=10)
+@of_agent("fill-agent-disk", targets=[AGENT], seconds=(2, 20), recovery_s=10)
 def fill_agent_disk(cluster: ChaosCluster, target: str, _: random.Random) -> Iterator[None]:
     """That of its state. It says so, in words."""
     log = cluster.service(target).log
@@ -39,7 +39,7 @@ def fill_agent_disk(cluster: ChaosCluster, target: str, _: random.Random) -> Ite
         cluster.complaints.append(f"{target} shows a traceback for a full disk")
 
 
-@of_ours("fill-worker-disk", targets=[WORKER], seconds=(2, 20), recovery_s=20)
+@of_worker("fill-worker-disk", targets=[WORKER], seconds=(2, 20), recovery_s=20)
 def fill_worker_disk(cluster: ChaosCluster, target: str, _: random.Random) -> Iterator[None]:
     """That of its checkpoint.dir."""
     with full_disk(cluster.checkpoint_directory(target)):
@@ -56,33 +56,36 @@ def stepped_clock(cluster: ChaosCluster, target: str, chance: random.Random) -> 
         set_clock(cluster.clock(target), 0)
 
 
-@of_ours("step-agent-clock", targets=[AGENT], seconds=(5, 40))
+@of_agent("step-agent-clock", targets=[AGENT], seconds=(5, 40))
 def step_agent_clock(cluster: ChaosCluster, target: str, chance: random.Random) -> Iterator[None]:
     with stepped_clock(cluster, target, chance):
         yield
 
 
-@of_ours("step-worker-clock", targets=[WORKER], seconds=(5, 40))
+@of_worker("step-worker-clock", targets=[WORKER], seconds=(5, 40))
 def step_worker_clock(cluster: ChaosCluster, target: str, chance: random.Random) -> Iterator[None]:
     with stepped_clock(cluster, target, chance):
         yield
 
 
-@of_server("step-node-clock", targets=[NODE], seconds=(5, 40), recovery_s=10, loses_hints=True)
+@of_node("step-node-clock", targets=[NODE], seconds=(5, 40), recovery_s=10, loses_hints=True, keeps_schema=True)
 def step_node_clock(cluster: ChaosCluster, target: str, chance: random.Random) -> Iterator[None]:
-    """Nodes drop what another one sent too long ago, by its clock; a TTL ends when its coordinator's clock says so."""
+    """Nodes drop what another one sent too long ago, by its clock; a TTL ends when its coordinator's clock says so. No
+    table is altered by it: the rows of `system_schema` have the coordinator's time, and the last one wins, be it of an
+    older definition (before Cassandra 6, whose schema is a log).
+    """
     with stepped_clock(cluster, target, chance):
         yield
 
 
-@of_server("step-broker-clock", targets=["kafka"], seconds=(5, 40), recovery_s=10)
+@of_broker("step-broker-clock", targets=["kafka"], seconds=(5, 40), recovery_s=10)
 def step_broker_clock(cluster: ChaosCluster, target: str, chance: random.Random) -> Iterator[None]:
     """Sessions and transactions of its clients end early, or late."""
     with stepped_clock(cluster, target, chance):
         yield
 
 
-@of_ours("flip-segment", targets=[AGENT], seconds=(5, 20), recovery_s=10, loses_hints=True)
+@of_agent("flip-segment", targets=[AGENT], seconds=(5, 20), recovery_s=10, loses_hints=True)
 def flip_segment(cluster: StackCluster, target: str, chance: random.Random) -> Iterator[None]:
     """An agent is away until its node's segments are full, and a bit of one goes bad. What it can't read of it, other
     replicas have logged too, or a repair brings.

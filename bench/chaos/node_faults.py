@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 from urllib.error import HTTPError
 
-from bench.chaos.fault_registry import NEW_NODE, NODE, number_of, of_server
+from bench.chaos.fault_registry import NEW_NODE, NODE, number_of, of_node
 from bench.chaos.modes import Mode
 from bench.chaos.new_node import host_id, nodes_up, start_new_node
 from bench.chaos.service import Service
@@ -32,7 +32,7 @@ _ELSEWHERE = "127.0.0.1{}"
 """The address of a node's replacement, by the node's number: no other node has such a one."""
 
 
-@of_server("join-node", targets=[NEW_NODE], seconds=(5, 40), recovery_s=20, keeps_schema=True)
+@of_node("join-node", targets=[NEW_NODE], seconds=(5, 40), recovery_s=20, keeps_schema=True)
 def join_node(cluster: StackCluster, target: str, chance: random.Random) -> Iterator[None]:
     """A further node joins with an agent of its own, and is decommissioned in the end."""
     node, agent = _join(cluster, target, chance)
@@ -48,7 +48,7 @@ def join_node(cluster: StackCluster, target: str, chance: random.Random) -> Iter
         cluster.complaints.append(f"what {node.name} had was not sent: {drained.stdout}{drained.stderr}")
 
 
-@of_server("remove-node", targets=[NEW_NODE], seconds=(5, 30), recovery_s=30, loses_hints=True, keeps_schema=True)
+@of_node("remove-node", targets=[NEW_NODE], seconds=(5, 30), recovery_s=30, loses_hints=True, keeps_schema=True)
 def remove_node(cluster: StackCluster, target: str, chance: random.Random) -> Iterator[None]:
     """A further node joins, and its host is lost with its disk and its agent. What others have of it is repaired."""
     node, agent = _join(cluster, target, chance)
@@ -78,7 +78,7 @@ def _join(cluster: StackCluster, target: str, chance: random.Random) -> tuple[No
     return node, agent
 
 
-@of_server("replace-node", targets=[NODE], recovery_s=30, loses_hints=True, keeps_schema=True)
+@of_node("replace-node", targets=[NODE], recovery_s=30, loses_hints=True, keeps_schema=True)
 def replace_node(cluster: StackCluster, target: str, chance: random.Random) -> Iterator[None]:
     """A node loses its disk, with all that its agent had not sent, and a new one with its address takes its place. The
     agent goes on, or has lost its state, too.
@@ -88,7 +88,15 @@ def replace_node(cluster: StackCluster, target: str, chance: random.Random) -> I
     yield
 
 
-@of_server("replace-elsewhere", targets=[NODE], seconds=(5, 20), recovery_s=30, loses_hints=True, keeps_schema=True)
+@of_node(
+    "replace-elsewhere",
+    targets=[NODE],
+    seconds=(5, 20),
+    recovery_s=30,
+    loses_hints=True,
+    keeps_schema=True,
+    share=0.25,  # it takes four minutes on two busy cores, as long as some ten others
+)
 def replace_elsewhere(cluster: StackCluster, target: str, _: random.Random) -> Iterator[None]:
     """A host is lost with its node and its agent, and those of another one, with its own address, take their place. In
     the end that one is lost, and the first address is there again.

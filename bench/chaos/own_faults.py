@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from bench.chaos.cluster import ChaosCluster
-from bench.chaos.fault_registry import AGENT, WORKER, of_ours
+from bench.chaos.fault_registry import AGENT, WORKER, of_agent, of_connection, of_worker
 from bench.chaos.stack_cluster import StackCluster
 from bench.relay import Relay
 
@@ -17,42 +17,42 @@ _REFUSAL_S = 60.0
 """In that time an agent says that its state is damaged, and ends; it starts within two seconds on an idle machine."""
 
 
-@of_ours("kill-agent", targets=[AGENT], seconds=(0, 10))
+@of_agent("kill-agent", targets=[AGENT], seconds=(0, 10))
 def kill_agent(cluster: ChaosCluster, target: str, _: random.Random) -> Iterator[None]:
     cluster.service(target).kill()
     yield
     cluster.service(target).start()
 
 
-@of_ours("restart-agent", targets=[AGENT], seconds=(0, 5))
+@of_agent("restart-agent", targets=[AGENT], seconds=(0, 5))
 def restart_agent(cluster: ChaosCluster, target: str, _: random.Random) -> Iterator[None]:
     cluster.service(target).stop()
     yield
     cluster.service(target).start()
 
 
-@of_ours("pause-agent", targets=[AGENT], seconds=(2, 40))
+@of_agent("pause-agent", targets=[AGENT], seconds=(2, 40))
 def pause_agent(cluster: ChaosCluster, target: str, _: random.Random) -> Iterator[None]:
     cluster.service(target).signal_family(signal.SIGSTOP)
     yield
     cluster.service(target).signal_family(signal.SIGCONT)
 
 
-@of_ours("kill-worker", targets=[WORKER], seconds=(0, 5), recovery_s=20)
+@of_worker("kill-worker", targets=[WORKER], seconds=(0, 5), recovery_s=20)
 def kill_worker(cluster: ChaosCluster, target: str, _: random.Random) -> Iterator[None]:
     cluster.service(target).kill()
     yield
     cluster.service(target).start()
 
 
-@of_ours("restart-worker", targets=[WORKER], recovery_s=20)
+@of_worker("restart-worker", targets=[WORKER], recovery_s=20)
 def restart_worker(cluster: ChaosCluster, target: str, _: random.Random) -> Iterator[None]:
     cluster.service(target).stop()
     yield
     cluster.service(target).start()
 
 
-@of_ours("pause-worker", targets=[WORKER], seconds=(2, 30), recovery_s=10)
+@of_worker("pause-worker", targets=[WORKER], seconds=(2, 30), recovery_s=10)
 def pause_worker(cluster: ChaosCluster, target: str, _: random.Random) -> Iterator[None]:
     """All its processes, as of a virtual machine that is moved."""
     cluster.service(target).signal_family(signal.SIGSTOP)
@@ -60,7 +60,7 @@ def pause_worker(cluster: ChaosCluster, target: str, _: random.Random) -> Iterat
     cluster.service(target).signal_family(signal.SIGCONT)
 
 
-@of_ours("kill-python", targets=[WORKER], recovery_s=5)
+@of_worker("kill-python", targets=[WORKER], recovery_s=5)
 def kill_python(cluster: ChaosCluster, target: str, chance: random.Random) -> Iterator[None]:
     """Some of Spark's Python workers, or all, and now and then what they are forked from."""
     members = cluster.service(target).python_workers()
@@ -72,7 +72,7 @@ def relay_of(cluster: StackCluster, target: str) -> Relay:
     return cluster.worker_relay if target == "worker-kafka" else cluster.agent_relay
 
 
-@of_ours("cut-kafka", targets=["worker-kafka", "agent-kafka"])
+@of_connection("cut-kafka", targets=["worker-kafka", "agent-kafka"], recovery_s=2)
 def cut_kafka(cluster: StackCluster, target: str, chance: random.Random) -> Iterator[None]:
     for _ in range(chance.randint(1, 4)):
         relay_of(cluster, target).cut()
@@ -80,14 +80,14 @@ def cut_kafka(cluster: StackCluster, target: str, chance: random.Random) -> Iter
     yield
 
 
-@of_ours("lose-answers", targets=["worker-kafka", "agent-kafka"], seconds=(0.2, 8))
+@of_connection("lose-answers", targets=["worker-kafka", "agent-kafka"], seconds=(0.2, 8), recovery_s=2)
 def lose_answers(cluster: StackCluster, target: str, _: random.Random) -> Iterator[None]:
     """Kafka does what it is asked, and who asked does not know."""
     with relay_of(cluster, target).losing_answers():
         yield
 
 
-@of_ours("slow-kafka", targets=["worker-kafka", "agent-kafka"], seconds=(2, 20))
+@of_connection("slow-kafka", targets=["worker-kafka", "agent-kafka"], seconds=(2, 20), recovery_s=2)
 def slow_kafka(cluster: StackCluster, target: str, chance: random.Random) -> Iterator[None]:
     with relay_of(cluster, target).slow(chance.uniform(0.05, 1.0)):
         yield
@@ -117,14 +117,14 @@ def damage_state(cluster: ChaosCluster, target: str, damage: Callable[[bytes], b
     file.unlink()
 
 
-@of_ours("torn-state", targets=[AGENT], recovery_s=10)
+@of_agent("torn-state", targets=[AGENT], recovery_s=10)
 def torn_state(cluster: ChaosCluster, target: str, chance: random.Random) -> Iterator[None]:
     damage_state(cluster, target, lambda data: data[: chance.randrange(len(data))])
     yield
     cluster.service(target).start()
 
 
-@of_ours("flipped-state", targets=[AGENT], recovery_s=10)
+@of_agent("flipped-state", targets=[AGENT], recovery_s=10)
 def flipped_state(cluster: ChaosCluster, target: str, chance: random.Random) -> Iterator[None]:
     def flip(data: bytes) -> bytes:
         bit = chance.randrange(len(data) * 8)

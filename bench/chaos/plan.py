@@ -13,6 +13,8 @@ from bench.chaos.random_table import DEFINITIONS, RandomTable, Statement
 
 WARM_UP_S = 5.0
 """The first fault comes that much later than the first statement."""
+GAP_S = (0.5, 4.0)
+"""Between two faults of a lane, beside what the first needs to be back."""
 PATIENT = 0.7
 """The part of faults that meet what is ready: on a slow machine few workers would ever run, else."""
 LEVELS = {"ONE": 5, "LOCAL_QUORUM": 3, "ALL": 1}
@@ -27,12 +29,12 @@ class FaultKind:
 
     name: str
     targets: Sequence[str]
-    is_of_servers: bool
-    """One fault of servers at a time, and one of ours."""
+    lane: str
+    """One fault of a lane at a time; those of other lanes happen meanwhile."""
     seconds: tuple[float, float] = (0.0, 0.0)
     """How long it lasts, at least and at most."""
     recovery_s: float = 5.0
-    """How long what it hits needs to be back, about: the next fault of the same side comes later."""
+    """How long what it hits needs to be back, about: the next fault of the same lane comes later."""
     loses_hints: bool = False
     """What a replica missed it may never get: the tables are repaired before they are compared."""
     data_centers: int = 0
@@ -41,14 +43,16 @@ class FaultKind:
     """How many tokens each node must have; 0: any number."""
     keeps_schema: bool = False
     """No table is altered meanwhile: a node that joins can't read what others stream to it of a column it does not know
-    yet.
+    yet, and by a coordinator's clock that is off Cassandra takes an older definition for a newer one.
     """
+    share: float = 1.0
+    """In how many turns of its lane it comes: one that takes minutes would leave others no time."""
 
 
 @dataclass(frozen=True)
 class PlannedFault:
-    """A fault, its second, and the seed of what it draws itself. A `patient` one begins when all agents and workers are
-    ready, the others also while some still start.
+    """A fault, its second, and the seed of what it draws itself. A `patient` one waits for a while until the agent or
+    worker that it hits is ready, or all of them if it hits another process.
     """
 
     second: float
@@ -134,13 +138,14 @@ def make_plan(
 
 
 def _plan_faults(chance: random.Random, end_s: float, kinds: Sequence[FaultKind]) -> list[PlannedFault]:
-    """Faults every few seconds, of each side one after the other. Kinds come in turns, each in an order of its own."""
+    """Faults every few seconds, of each lane one after the other. Kinds come in turns, each in an order of its own."""
     faults = []
-    for is_of_servers in (True, False):
-        side = [kind for kind in kinds if kind.is_of_servers == is_of_servers]
+    for lane in dict.fromkeys(kind.lane for kind in kinds):
+        kinds_of_lane = [kind for kind in kinds if kind.lane == lane]
         second, turn = WARM_UP_S + chance.uniform(0, 5), list[FaultKind]()
-        while side and second < end_s:
-            turn = turn or chance.sample(side, len(side))
+        while second < end_s:
+            while not turn:
+                turn = [kind for kind in chance.sample(kinds_of_lane, len(kinds_of_lane)) if chance.random() < kind.share]
             kind = turn.pop()
             lasting_s = round(chance.uniform(*kind.seconds), 1)
             fault = PlannedFault(
@@ -152,5 +157,5 @@ def _plan_faults(chance: random.Random, end_s: float, kinds: Sequence[FaultKind]
                 chance.random() < PATIENT,
             )
             faults.append(fault)
-            second += lasting_s + kind.recovery_s + chance.uniform(1, 8)
+            second += lasting_s + kind.recovery_s + chance.uniform(*GAP_S)
     return sorted(faults, key=lambda fault: fault.second)

@@ -32,7 +32,8 @@ _REPEAT_S = 180.0
 ever.
 """
 _SUPERVISION_S = 2.0
-_READY_S = 30.0
+_READY_S = 10.0
+"""With faults in several lanes, all agents and workers are seldom ready at once."""
 _LATE_S = 5.0
 """A fault that begins so long after the last statement would disturb little."""
 
@@ -94,19 +95,18 @@ class ChaosRun:
         return self.result
 
     def _disturb(self, cluster: ChaosCluster) -> None:
-        """Statements of each table in a thread, and faults of each side in one; returns when all are over."""
+        """Statements of each table in a thread, and faults of each lane in one; returns when all are over."""
         started = time.monotonic()
         by_mode = [[s for s in self.plan.statements if s.mode == mode] for mode in self.plan.tables]
-        sides = [
-            [f for f in self.plan.faults if KINDS[f.name].is_of_servers == is_of_servers]
-            for is_of_servers in (True, False)
-        ]
+        lanes: dict[str, list[PlannedFault]] = {}
+        for fault in self.plan.faults:
+            lanes.setdefault(KINDS[fault.name].lane, []).append(fault)
         supervisor = threading.Thread(target=self._supervise, args=(cluster,), daemon=True)
         supervisor.start()
         try:
-            with ThreadPoolExecutor(len(by_mode) + len(sides)) as pool:
+            with ThreadPoolExecutor(len(by_mode) + len(lanes)) as pool:
                 threads = [pool.submit(self._write, cluster, started, statements) for statements in by_mode]
-                threads += [pool.submit(self._break, cluster, started, side) for side in sides]
+                threads += [pool.submit(self._break, cluster, started, lane) for lane in lanes.values()]
                 try:
                     for thread in threads:
                         thread.result()
@@ -166,16 +166,17 @@ class ChaosRun:
             self.result.statements.append(executed)
         return executed
 
-    def _break(self, cluster: ChaosCluster, started: float, side: Sequence[PlannedFault]) -> None:
-        for number, planned in enumerate(side):
+    def _break(self, cluster: ChaosCluster, started: float, lane: Sequence[PlannedFault]) -> None:
+        for number, planned in enumerate(lane):
             if time.monotonic() - started > self.plan.minutes * 60 + _LATE_S:
-                self.say(f"         {len(side) - number} faults left out: what came before took long")
+                self.say(f"         {len(lane) - number} faults left out: what came before took long")
                 return
             if self._is_given_up.wait(max(0.0, started + planned.second - time.monotonic())):
                 return
             if planned.patient:
                 limit = time.monotonic() + _READY_S
-                while time.monotonic() < limit and not all(service.is_ready() for service in cluster.services):
+                services = [s for s in cluster.services if s.name == planned.target] or cluster.services
+                while time.monotonic() < limit and not all(service.is_ready() for service in services):
                     if self._is_given_up.wait(0.5):
                         return
             self.say(planned.line_at(time.monotonic() - started))

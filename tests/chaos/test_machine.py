@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 from bench.chaos import machine, machine_faults
+from bench.chaos.fault_registry import KINDS
 from bench.chaos.faults import kinds_for
 from bench.chaos.topology import Topology
 
@@ -62,3 +63,8 @@ def test_faults_that_the_machine_can_not_have_are_left_out_or_refused(monkeypatc
     assert "flip-segment" in names
     with pytest.raises(ValueError, match="fill-agent-disk takes the right to mount a file system"):
         kinds_for(["fill-agent-disk"], ["worker1"], Topology())
+
+
+def test_no_table_is_altered_by_the_clock_of_a_node_that_is_off() -> None:
+    """Before Cassandra 6 the newest write time decides which of two definitions counts, not their order."""
+    assert KINDS["step-node-clock"].keeps_schema

@@ -8,15 +8,17 @@ from dataclasses import replace
 from itertools import pairwise
 
 import pytest
+from bench.chaos.faults import kinds_for
 from bench.chaos.modes import MODES
 from bench.chaos.plan import FaultKind, Plan, make_plan
 from bench.chaos.random_table import KINDS
 from bench.chaos.shrink import fewest, shrink
+from bench.chaos.topology import Topology
 
 FAULTS = [
-    FaultKind("kill", ["a", "b"], True, (0, 5)),
-    FaultKind("pause", ["a"], True, (1, 3)),
-    FaultKind("cut", ["c"], False),
+    FaultKind("kill", ["a", "b"], "servers", (0, 5)),
+    FaultKind("pause", ["a"], "servers", (1, 3)),
+    FaultKind("cut", ["c"], "connections"),
 ]
 
 
@@ -46,12 +48,35 @@ def test_every_kind_of_statement_comes_where_its_mode_has_it() -> None:
     assert {s.statement.kind for s in made.statements} == set(KINDS)
 
 
-def test_faults_of_one_side_follow_each_other_and_each_kind_comes() -> None:
+def test_faults_of_one_lane_follow_each_other_and_each_kind_comes() -> None:
     made = plan(4, minutes=5)
     assert {fault.name for fault in made.faults} == {kind.name for kind in FAULTS}
     servers = [fault for fault in made.faults if fault.name != "cut"]
     assert all(b.second > a.second + a.lasting_s for a, b in pairwise(servers))
     assert all(fault.second < 300 for fault in made.faults)
+
+
+def test_a_long_fault_keeps_no_other_lane_waiting() -> None:
+    kinds = [FaultKind("replace", ["a"], "nodes", (200, 200)), FaultKind("cut", ["c"], "connections", (1, 5))]
+    faults = make_plan(7, 4, kinds, tuple(MODES)).faults
+    replaced = next(fault for fault in faults if fault.name == "replace")
+    meanwhile = [f for f in faults if replaced.second < f.second < replaced.second + replaced.lasting_s]
+    assert len(meanwhile) > 10
+    assert {fault.name for fault in meanwhile} == {"cut"}
+
+
+def test_a_fault_that_takes_minutes_comes_in_some_turns_only() -> None:
+    kinds = [FaultKind("replace", ["a"], "nodes", share=0.25), FaultKind("flush", ["a"], "nodes")]
+    names = [fault.name for fault in make_plan(9, 60, kinds, tuple(MODES)).faults]
+    assert 0.1 < names.count("replace") / names.count("flush") < 0.4
+    assert {fault.name for fault in make_plan(9, 5, kinds[:1], tuple(MODES)).faults} == {"replace"}, "asked for alone"
+
+
+def test_minutes_of_every_fault_have_many_of_them() -> None:
+    """All lanes together: a fault every four seconds or so."""
+    kinds = kinds_for([], ["worker1", "worker2", "worker-state"], Topology())
+    assert len(make_plan(8, 5, kinds, tuple(MODES)).faults) > 60
+    assert {kind.lane for kind in kinds} == {"nodes", "brokers", "agents", "workers", "connections"}
 
 
 def test_statements_name_no_column_that_was_dropped() -> None:

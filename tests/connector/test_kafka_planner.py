@@ -118,7 +118,7 @@ def test_a_partition_ends_beside_others_events(monkeypatch: pytest.MonkeyPatch, 
     assert not failed
 
 
-def test_a_caller_that_takes_long_over_a_chunk_is_not_taken_for_a_silent_broker(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_caller_that_takes_long_is_not_taken_for_a_silent_broker(monkeypatch: pytest.MonkeyPatch) -> None:
     """What comes next may take a moment, as a consumer fetches no more while nobody takes what it has."""
     answers = [[0], [], [1]]
     failed: list[object] = []
@@ -142,45 +142,6 @@ def test_a_caller_that_takes_long_over_a_chunk_is_not_taken_for_a_silent_broker(
         now[0] += 60.0
     assert offsets == [0, 1]
     assert not failed
-
-
-class Group:
-    """An admin client that notes which positions a consumer group was given, and refuses if it is to."""
-
-    def __init__(self) -> None:
-        self.given: list[dict[str, int]] = []
-        self.error: KafkaException | None = None
-
-    def alter_consumer_group_offsets(self, requests: list[Any], request_timeout: float) -> dict[str, Future[Any]]:
-        (group,) = requests
-        self.given.append(
-            {
-                f"{topic_partition.topic}/{topic_partition.partition}": topic_partition.offset
-                for topic_partition in group.topic_partitions
-            }
-        )
-        answer: Future[Any] = Future()
-        answer.set_exception(self.error) if self.error else answer.set_result(group)
-        return {group.group_id: answer}
-
-
-def test_a_group_is_given_only_the_positions_that_moved() -> None:
-    """A request for each of hundreds of groups, after every batch, would cost the broker more than the batch."""
-    planner, admin = KafkaPlanner({"bootstrap.servers": "127.0.0.1:1"}), Group()
-    planner._admin = admin
-    planner.commit("g", {"a": {"0": 1, "1": 2}, "b": {"0": 3}})
-    planner.commit("g", {"a": {"0": 1, "1": 2}, "b": {"0": 3}})
-    planner.commit("g", {"a": {"0": 1, "1": 2}, "b": {"0": 4}})
-    planner.commit("other", {"b": {"0": 4}})
-    assert admin.given == [{"a/0": 1, "a/1": 2, "b/0": 3}, {"b/0": 4}, {"b/0": 4}]
-    admin.given.clear()
-    admin.error = KafkaException(KafkaError(KafkaError.GROUP_AUTHORIZATION_FAILED))
-    planner.commit("g", {"a": {"0": 1, "1": 2}, "b": {"0": 5}})
-    admin.error = None
-    with capture_logs() as logs:
-        planner.commit("g", {"a": {"0": 1, "1": 2}, "b": {"0": 5}})
-    assert [entry["event"] for entry in logs] == ["source.commit_failed"]
-    assert admin.given == [{"b/0": 5}, {"a/0": 1, "a/1": 2, "b/0": 5}], "what was refused is given again"
 
 
 def test_one_that_does_not_watch_asks_for_all_ends_each_time() -> None:

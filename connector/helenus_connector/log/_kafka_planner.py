@@ -5,13 +5,11 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from concurrent.futures import Future
 from typing import Any
 
 import structlog
 from confluent_kafka import (
     Consumer,
-    ConsumerGroupTopicPartitions,
     KafkaError,
     KafkaException,
     TopicCollection,
@@ -20,10 +18,10 @@ from confluent_kafka import (
 from confluent_kafka.admin import AdminClient, OffsetSpec
 
 from helenus_connector.log._kafka_client import NO_ANSWER_ADVICE, TIMEOUT_S, TRANSIENT_CODES, kafka_errors
+from helenus_connector.log._kafka_commits import GroupCommits
 from helenus_connector.log._kafka_watch import LEARN_LEADERS_S, Place, TopicWatch
 from helenus_connector.log.events import OffsetRange, Offsets, pace_s
 from helenus_schemas.errors import HelenusError, Kind
-from helenus_sinks.kafka.groups import LOOSE
 
 _UNKNOWN = (KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_PARTITION, KafkaError._UNKNOWN_TOPIC)
 _NO_ID = "AAAAAAAAAAAAAAAAAAAAAA"  # of brokers before 2.8
@@ -31,7 +29,6 @@ _BUSY_S = 3.0
 """So long a partition is asked for its end each time, where much came."""
 _LONGEST_PACE_S = 120.0
 """Between two reads of all ends: of what comes Kafka reports nearly all, and says if it can't."""
-_COMMIT_ALL_S = 3600.0  # brokers forget the positions of a group that commits none for days
 
 
 class KafkaPlanner:
@@ -52,9 +49,7 @@ class KafkaPlanner:
         self._ends: Offsets = {}
         self._polled_until: dict[Place, float] = {}  # monotonic s; always if it is not watched
         self._busy_since: dict[Place, float] = {}  # monotonic s
-        self._commits: dict[str, Future[Any]] = {}
-        self._committed: dict[str, Offsets] = {}
-        self._committed_at = time.monotonic()
+        self._commits = GroupCommits(config)
         self._refused: set[str] = set()
 
     def partitions(self, topics: Sequence[str]) -> dict[str, int]:
@@ -254,39 +249,15 @@ class KafkaPlanner:
         return []
 
     def commit(self, group: str, offsets: Offsets) -> None:
-        """Move a consumer group, which dashboards read as lag: where it is not there yet, as far as is known.
-
-        A refusal by the broker is logged at the next call.
-        """
-        if time.monotonic() - self._committed_at > _COMMIT_ALL_S:
-            self._committed, self._committed_at = {}, time.monotonic()
-        last_commit = self._commits.get(group)
-        if last_commit is not None:
-            if not last_commit.done():
-                return
-            if (error := last_commit.exception()) is not None:
-                structlog.get_logger(__name__).warning("source.commit_failed", group=group, error=str(error))
-                self._committed.pop(group, None)
-        committed = self._committed.get(group, {})
-        moved = {
-            topic: dict(topic_offsets)
-            for topic, topic_offsets in offsets.items()
-            if topic_offsets != committed.get(topic)
-        }
-        if not moved:
-            return
-        topic_partitions = [TopicPartition(t, int(p), o, LOOSE) for t, ps in moved.items() for p, o in ps.items()]
-        group_offsets = [ConsumerGroupTopicPartitions(group, topic_partitions)]
-        with kafka_errors(self._where):
-            commits = self._admin.alter_consumer_group_offsets(group_offsets, request_timeout=TIMEOUT_S)
-            self._commits[group] = commits[group]
-        self._committed[group] = {**committed, **moved}
+        """Move a consumer group, which dashboards read as lag, some seconds later. A refusal is logged."""
+        self._commits.put(group, offsets)
 
     def keep(self, groups: Mapping[str, Collection[str]]) -> None:
         """Do nothing: the groups have no members."""
 
     def close(self) -> None:
         self._watch.close()
+        self._commits.close()
 
     def _list_offsets(
         self, topic_partitions: Iterable[Place], spec: Any, leaders: dict[str, dict[str, int]] | None = None
