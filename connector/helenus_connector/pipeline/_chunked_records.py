@@ -29,7 +29,7 @@ from helenus_connector.cassandra_rows.clustering_bounds import covering
 from helenus_connector.config.connector import ConnectorSettings
 from helenus_connector.gate.event_content import decode_key
 from helenus_connector.interfaces.resolved_key import ResolvedKey
-from helenus_connector.interfaces.shape import Record, Shape, ShapedRecord
+from helenus_connector.pipeline._large_records import HEAD_BYTES, TIMEOUT_S, LargeRecords
 from helenus_connector.pipeline._table_version import TableVersion, TableVersions
 from helenus_schemas.cql.values import Malformed
 from helenus_schemas.errors import HelenusError, Kind
@@ -38,7 +38,6 @@ from helenus_schemas.names import counted
 from helenus_schemas.service.failpoints import reach
 from helenus_sinks.chunks import (
     CHUNK_HEADER,
-    HEADER,
     ChunkReference,
     chunk_header,
     chunk_key,
@@ -50,10 +49,6 @@ from helenus_sinks.kafka.partition_reader import BEGINNING, OffsetsGone, Partiti
 from helenus_sinks.log import Headers, Log
 
 _COUNT = struct.Struct(">I")
-_TIMEOUT_S = 60.0
-_HEAD_BYTES = 512
-"""Of a chunk in addition to its key and value: its header, and what a batch has."""
-_MIN_CHUNK_BYTES = 256
 _TABLE_HEADER = "table"
 
 
@@ -73,14 +68,11 @@ class _Partition:
     obsolete: list[bytes] = field(default_factory=list)
 
 
-class ChunkedRecords:
-    """Writes the records of one table's stage where a record may have chunks. Raises HelenusError as the Log, and
-    PARTITIONS_CHANGED for a topic of chunks with another number of partitions.
-    """
+class ChunkedRecords(LargeRecords):
+    """`LargeRecords` on Kafka. Raises PARTITIONS_CHANGED for a topic of chunks with another number of partitions."""
 
     def __init__(self, settings: ConnectorSettings, versions: TableVersions) -> None:
-        self._settings = settings
-        self._versions = versions
+        super().__init__(settings, versions)
         self._table = f"{settings.keyspace}.{settings.table}".encode()
         self._partitions: dict[tuple[str, int], _Partition] = {}
         self._counts: dict[str, int] = {}  # of the data topics' partitions
@@ -115,36 +107,14 @@ class ChunkedRecords:
         for key in [key for key, (_, event_key) in rows.rows.items() if covers is not None and covers(event_key)]:
             self._delete_chunks(log, topic, resolved.partition, rows, key)
 
-    def append_large(
-        self, log: Log, resolved: ResolvedKey, shaped: ShapedRecord, shape: Shape, append: Callable[[Record], None]
-    ) -> bool:
-        """Write a record that is too large in chunks, if it can be: `append` a smaller record after them. Returns False
-        if it can't: the value is larger than allowed, or no smaller record fits, or the key is the large part.
-        """
-        key, value = shaped.record.key, shaped.record.value
-        if shaped.image is None or key is None or value is None:
-            return False
-        chunk_bytes = log.largest - len(key) - _HEAD_BYTES
-        if chunk_bytes < _MIN_CHUNK_BYTES or len(value) > self._settings.errors_large_record_max_bytes:
-            return False
-        topic = shaped.topic or self._versions.current.topic
-        reference = self._append_chunks(log, topic, resolved.partition, key, shaped.key, value, chunk_bytes)
-        for smaller, left_out in shape.smaller(shaped.image):
-            record = shaped.make(smaller)
-            try:
-                append(record._replace(headers=[*record.headers, left_out, (HEADER, reference.encode())]))
-            except HelenusError as error:
-                if error.kind is not Kind.RECORD_TOO_LARGE:
-                    raise
-            else:
-                return True
-        return False  # the row is noted: its next record deletes the chunks
-
     def close(self) -> None:
         """Close the connections."""
         if self._reader is not None:
             self._reader.close()
             self._reader = None
+
+    def _chunk_bytes(self, log: Log, key: bytes) -> int:
+        return log.largest - len(key) - HEAD_BYTES
 
     def _append_chunks(
         self, log: Log, topic: str, partition: int, key: bytes, event_key: bytes, value: bytes, chunk_bytes: int
@@ -160,7 +130,7 @@ class ChunkedRecords:
             log.append(chunks, noted, key, note, [(_TABLE_HEADER, self._table)])
             rows.rows[key] = max(count, former_count), event_key
             if former_count < count or rows.has_queued_nulls:
-                log.deliver(_TIMEOUT_S)
+                log.deliver(TIMEOUT_S)
                 rows.has_queued_nulls = False
                 reach("connector.chunks-noted")
         # 2. append the chunks
@@ -171,7 +141,7 @@ class ChunkedRecords:
             log.append(chunks, partition, chunk_key(key, number), chunk, [header])
             if number:
                 reach("connector.between-chunks")
-        log.deliver(_TIMEOUT_S)
+        log.deliver(TIMEOUT_S)
         last = self._get_reader(log).end(chunks, partition) - 1
         if rows.is_kept:
             rows.next_offset = self._get_reader(log).end(chunks, noted)  # its own notes need no reading
