@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import random
 import subprocess
@@ -459,9 +460,9 @@ LARGE_COLUMNS = {column: random.Random(column).randbytes(750_000).hex() for colu
 
 
 def test_large_records_in_chunks(
-    pipeline: Pipeline, session: Any, rest_api: Rest, on_pulsar: Status, admin: Admin
+    pipeline: Pipeline, session: Any, rest_api: Rest, on_pulsar: Status, admin: Admin, java: JavaReader
 ) -> None:
-    """A row of 9 MB is read whole, from what is compacted too, until its chunks are gone."""
+    """A row of 9 MB is read whole, in Python and Java, from what is compacted too, until its chunks are gone."""
     texts = ", ".join(f"{column} text" for column in LARGE_COLUMNS)
     session.execute(f"CREATE TABLE edge.large (id int PRIMARY KEY, a int, {texts}) WITH cdc = true")
     connect(pipeline, rest_api, "large", errors_large_record="chunk", output_format="key-value-json")
@@ -478,6 +479,9 @@ def test_large_records_in_chunks(
     def columns(message: Any) -> dict[str, Any]:
         row: dict[str, Any] = json.loads(reader.read(message).value)
         return row
+
+    def read_in_java() -> dict[str, Any]:
+        return [line for line in java.read(topic, "chunks") if line["key"] == large.partition_key()][-1]
 
     def is_complete() -> bool:
         rows = [columns(message) for message in last_messages().values() if message.data()]
@@ -504,6 +508,10 @@ def test_large_records_in_chunks(
         with pytest.raises(HelenusError) as error:
             reader.value("persistent://public/default/another", reference)
         assert error.value.kind is Kind.TOPIC_MISSING
+        digest = hashlib.sha256(reader.read(large).value).hexdigest()
+        answer = read_in_java()
+        assert answer["sha256"] == digest
+        assert "1000 are allowed" in answer["limited"]
         # From a compacted copy.
         path = f"{NAMESPACE}/{{}}-partition-{reference.partition}"
         admin.ask("PUT", f"{path.format('data-edge.large')}/compaction")
@@ -515,6 +523,9 @@ def test_large_records_in_chunks(
         admin.ask("DELETE", f"{path.format('chunks-data-edge.large')}/truncate")
         assert not reader.read(compacted).is_whole
         assert reader.read(compacted).value == compacted.data()
+        assert [line for line in java.read(topic, "chunks") if line["key"] == large.partition_key()][-1][
+            "sha256"
+        ] is None
     finally:
         client.close()
 

@@ -86,6 +86,8 @@ class PulsarChunkReader:
         chunks = f"{namespace}/{chunk_topic(name)}"
         try:
             return self._value(chunks, reference)
+        except pulsar.TopicNotFound:
+            raise HelenusError(Kind.TOPIC_MISSING, "the topic of chunks is gone", chunks) from None
         except pulsar.PulsarException as error:
             refused = isinstance(error, (pulsar.AuthenticationError, pulsar.AuthorizationError))
             kind = Kind.BROKER_REFUSED if refused else Kind.BROKER_UNREACHABLE
