@@ -33,9 +33,9 @@ from helenus_schemas.names import counted
 from helenus_sinks.chunks import BadChunks, MessageChunkReference
 from helenus_sinks.kafka.log import KafkaLog
 from helenus_sinks.pulsar._admin import Admin
-from helenus_sinks.pulsar.chunk_reader import PulsarChunkReader
 from helenus_sinks.pulsar.config import PulsarConfig
 from helenus_sinks.pulsar.log import PulsarLog
+from helenus_sinks.pulsar_chunk_reader import PulsarChunkReader
 from helenus_stack.records import Record
 from helenus_stack.settings import LogName
 from helenus_stack.stack import Stack

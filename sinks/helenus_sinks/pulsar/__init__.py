@@ -4,7 +4,6 @@
 - `owners`, `epochs`: the one run whose producers may append to topics, and its numbers.
 - `client`, `connection`, `wire`: Pulsar's binary protocol, from which broker has a topic down to frames.
 - `errors`: its errors as ours.
-- `chunk_reader`: reads records in chunks, for consumers.
 """
 
 from helenus_schemas.pure import use_plain
