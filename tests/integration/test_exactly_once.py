@@ -314,13 +314,13 @@ def test_large_records_in_chunks(pipeline: Pipeline, faults: WorkerFaults, sessi
     """Killed between chunks, before their record, and before the commit of both: a `read_committed` reader has each
     record whole and once, and passes over the chunks that were not committed.
     """
-    session.execute(f"CREATE TABLE {LARGE} (k int PRIMARY KEY, n bigint, v text) WITH cdc = true")
+    session.execute(f"CREATE TABLE {LARGE} (k int PRIMARY KEY, n bigint, v text) WITH cdc = true", timeout=60)
     insert = session.prepare(f"INSERT INTO {LARGE} (k, n, v) VALUES (?, ?, ?)")
     written = {k: random.Random(k).randbytes(LARGE_CHARACTERS // 2).hex() for k in range(12)}
 
     def write(keys: range) -> None:
         for k in keys:
-            session.execute(insert, (k, k, written[k]))
+            session.execute(insert, (k, k, written[k]), timeout=60)
 
     faults.wait_ready()
     with pipeline.connected({LARGE: {**ROWS, **SUPPORT, **CHUNKS}}):

@@ -173,7 +173,7 @@ def is_written(writers: Sequence[list[str]], more: int) -> None:
     eventually(lambda: all(len(acknowledged) >= count for acknowledged, count in zip(writers, wanted, strict=True)))
 
 
-Place = tuple[str | None, int, int]
+LogPosition = tuple[str | None, int, int]
 """Of a change: the node that logged it, the segment, and the position in it."""
 
 
@@ -194,23 +194,23 @@ def changes_sent(told: ToldThree, table: str) -> list[Change]:
     return [change for change in changes if change.digest is not None]
 
 
-def sent_again(changes: Iterable[Change]) -> list[Place]:
+def sent_again(changes: Iterable[Change]) -> list[LogPosition]:
     """Those of them that were sent more than once."""
     counts = Counter((c.node, c.segment, c.position, c.part) for c in changes)
-    return [place[:3] for place, count in counts.items() if count > 1]
+    return [position[:3] for position, count in counts.items() if count > 1]
 
 
-def is_saved(place: Place, saved: Positions) -> bool:
+def is_saved(position: LogPosition, saved: Positions) -> bool:
     """Return whether what was saved has this change as one that was sent."""
-    _, segment, position = place
+    _, segment, offset = position
     mark = saved.segments.get(segment)
-    return segment in saved.done or (mark is not None and position <= mark.offset)
+    return segment in saved.done or (mark is not None and offset <= mark.offset)
 
 
 def logged_again(changes: Iterable[Change]) -> set[str]:
     """The digests of changes that a node has in two places of its log, as of a hint that came once more."""
-    places = {(c.digest, c.node, c.segment, c.position) for c in changes if c.digest is not None}
-    counts = Counter((digest, node) for digest, node, *_ in places)
+    positions = {(c.digest, c.node, c.segment, c.position) for c in changes if c.digest is not None}
+    counts = Counter((digest, node) for digest, node, *_ in positions)
     return {digest for (digest, _), count in counts.items() if count > 1}
 
 
@@ -288,16 +288,13 @@ def check_repetitions(told: ToldThree, table: str, saved: Mapping[str, Positions
     logged twice.
     """
     changes = changes_sent(told, table)
-    places = sent_again(changes)
+    positions = sent_again(changes)
     published, logged = published_again(told, table), logged_again(changes)
-    counted = (
-        f"{table}: {len(changes)} sent, {len(places)} again; {len(published)} published again, {len(logged)} logged"
-    )
-    import sys
-
-    print(counted, file=sys.__stderr__)
-    assert not [place for place in places if str(place[0]) not in saved or is_saved(place, saved[str(place[0])])]
-    assert published <= logged
+    counted = f"{table}: of {len(changes)} changes sent {len(positions)} twice; {len(published)} published twice, "
+    counted += f"{len(logged)} logged twice"
+    (told.directory / f"{table}.counts").write_text(counted)
+    assert not [p for p in positions if str(p[0]) not in saved or is_saved(p, saved[str(p[0])])], counted
+    assert published <= logged, counted
 
 
 def test_a_disk_is_lost_while_others_have_not_sent(bare: Bare, three: Stack) -> None:
