@@ -1,11 +1,12 @@
-"""What the copies of many agents' states cost a Cassandra.
+"""What the tables of the control plane cost a Cassandra: many agents' `configs`, `agents` and `agent_states`.
 
     python -m bench agent_states [--agents 60] [--tables 100] [--seconds 20] [--interval-ms 5000]
 
-So many agents, each with a row of its own, as threads of this process with a session each, on one node. First all take
-their state over at once, as after a restart of all of them; then each writes its copy once in an interval, as agents
-with events all the time do; then as fast as they can. Shown are writes per second, their latency, and what CPU the
-node took, in all and for each write, beside what it takes without.
+So many agents, each with a row of its own, as threads of this process with a session for each, on one node. First each
+reads `configs` every five seconds, and reports to `agents` every ten, as agents do by default. Then all take their
+state over at once, as after a restart of all of them; then each writes its copy once in an interval, as agents with
+events all the time do; then as fast as they can. Shown are requests per second, their latency, and what CPU the node
+took, in all and for each, beside what it takes without.
 """
 
 from __future__ import annotations
@@ -20,10 +21,12 @@ import uuid
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 
 from bench.backlog import cpu_of
 from helenus_agent.config import AgentSettings
+from helenus_agent.control._config_store import AgentReport, ConfigStore
 from helenus_agent.positions import Positions, SegmentMark
 from helenus_agent.state_store._snapshot import Disk, StateSnapshot, deflate
 from helenus_agent.state_store._state_table import StateTable
@@ -46,10 +49,11 @@ def main() -> None:
         Stack(Path(folder) / "stack", only=["cassandra"], brief=False, progress=Terminal()) as stack,
     ):
         status = stack.status()
+        pid = next(server.pid for server in status.servers if server.name.startswith("cassandra")) or 0
+        measure_configs(pid, status, options.agents, options.tables, options.seconds)
         tables = [StateTable(settings(status), uuid.uuid4()) for _ in range(options.agents)]
         try:
-            pid = next(server.pid for server in status.servers if server.name.startswith("cassandra"))
-            measure(pid or 0, tables, options.tables, options.seconds, options.interval_ms / 1000)
+            measure(pid, tables, options.tables, options.seconds, options.interval_ms / 1000)
         finally:
             for table in tables:
                 table.close()
@@ -83,6 +87,69 @@ def definitions(count: int) -> str:
     tables = [Table("shop", f"table_{n}", uuid.uuid4(), columns, True, {}) for n in range(count)]
     content = {"format": 1, "others": [], "tables": [asdict(table) for table in tables], "stamps": {}}
     return json.dumps(content, default=str)
+
+
+def measure_configs(pid: int, status: Status, agents: int, count: int, seconds: float) -> None:
+    """Have agents with so many tables poll `configs` and report to `agents`, for a time."""
+    stores = [
+        ConfigStore(
+            settings(status),
+        )
+        for _ in range(agents)
+    ]
+    names = tuple(f"shop.table_{n}" for n in range(count))
+    try:
+        for store in stores:
+            store.read()
+        stores[0].write("kafka", {"bootstrap.servers": "kafka1:9092,kafka2:9092", "topic.partitions": "12"})
+        stores[0].write("cdc", {"table.include.list": r"shop\..*"})
+        poll_s = settings(status).config_store_poll_interval_ms / 1000
+        report_s = settings(status).config_store_report_interval_ms / 1000
+        reads, reports, stop = list[float](), list[float](), threading.Event()
+
+        def repeat(request: Callable[[], object], pause_s: float, latencies: list[float], number: int) -> None:
+            stop.wait(pause_s * number / agents)
+            while not stop.is_set():
+                started = time.monotonic()
+                request()
+                latencies.append(time.monotonic() - started)
+                stop.wait(pause_s - latencies[-1])
+
+        def report(store: ConfigStore, host_id: uuid.UUID) -> None:
+            sizes = (0, 2, 64_000_000, 4_000_000_000)
+            store.report(
+                AgentReport(host_id, "10.0.0.1", "dc1", "1", "5.0", "publishing", "", names, *sizes, "", 10_000)
+            )
+
+        threads = []
+        for number, store in enumerate(stores):
+            threads += [
+                threading.Thread(target=repeat, args=(store.read, poll_s, reads, number)),
+                threading.Thread(target=repeat, args=(partial(report, store, uuid.uuid4()), report_s, reports, number)),
+            ]
+        time.sleep(seconds)  # what statements that are new cost is over
+        before = cpu_of(pid)
+        time.sleep(seconds)
+        idle_share = (cpu_of(pid) - before) / seconds
+        for thread in threads:
+            thread.start()
+        time.sleep(report_s)
+        reads.clear()
+        reports.clear()
+        before = cpu_of(pid)
+        time.sleep(seconds)
+        cpu = cpu_of(pid) - before - idle_share * seconds
+        finished = list(reads), list(reports)
+        stop.set()
+        for thread in threads:
+            thread.join()
+        print(f"idle, with {agents} sessions: {idle_share:.1%} of a core")
+        show("configs read", finished[0], seconds)
+        show("agents written", finished[1], seconds)
+        print(f"both: {cpu / seconds:.1%} of a core, {cpu / len(finished[0] + finished[1]) * 1000:.2f} ms of CPU each")
+    finally:
+        for store in stores:
+            store.close()
 
 
 def measure(pid: int, tables: list[StateTable], count: int, seconds: float, interval_s: float) -> None:

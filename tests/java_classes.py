@@ -28,7 +28,7 @@ SOURCES = {
     HELENUS: (["LocalFiles.java", "Job.java", "BatchHandover.java"], 17),
     NODETOOL: (["Nodetool.java"], 11),
     OLD_CASSANDRA: (["OldCassandra.java"], 11),
-    CHUNKS: (["ChunkReader.java", "ChunkDeserializer.java", "ChunkConverter.java"], 11),
+    CHUNKS: (["ChunkReader.java", "ChunkDeserializer.java", "ChunkConverter.java", "PulsarChunkReader.java"], 11),
 }
 """By jar the sources beside it, and for which Java."""
 MANIFESTS = {OLD_CASSANDRA: b"Manifest-Version: 1.0\nPremain-Class: helenus.OldCassandra\n"}
@@ -42,7 +42,10 @@ def compiled(jar: Path) -> dict[str, bytes]:
     compiler = next(jar for jar in fetch(read_lock("avro"), Silent(), resolve) if jar.name.startswith("ecj-"))
     asm = next(jar for jar in fetch(read_lock("cassandra-3.11"), Silent(), resolve) if jar.name.startswith("asm-"))
     kafka = [jar for jar in fetch(read_lock("connect"), Silent(), resolve) if jar.name.startswith(_OF_KAFKA)]
-    libraries = os.pathsep.join(map(str, [*kafka, *Path(pyspark.__file__).with_name("jars").glob("*.jar"), asm]))
+    pulsar = [jar for jar in fetch(read_lock("pulsar-client"), Silent(), resolve) if jar.name.startswith("pulsar-")]
+    libraries = os.pathsep.join(
+        map(str, [*kafka, *pulsar, *Path(pyspark.__file__).with_name("jars").glob("*.jar"), asm])
+    )
     java = java_home(17, Silent(), newer=True) / "bin/java"
     with tempfile.TemporaryDirectory() as folder:
         options = [f"-{version}", "-nowarn", "-proc:none", "-g:none", "-cp", libraries, "-d", folder]

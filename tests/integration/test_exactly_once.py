@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import json
 import os
 import random
 import subprocess
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
 from itertools import count
 from pathlib import Path
 from typing import Any
 
 import pytest
 from bench.relay import Relay
+from confluent_kafka import Message
 from integration.group_offsets import commit_offsets, end_offsets, group_offsets
 from integration.pipeline import Command, Pipeline, free_port, script, write_properties
 from integration.test_many_connectors import Rest
@@ -32,9 +34,12 @@ from patience import eventually
 from three_brokers import relayed_listeners
 
 from helenus_schemas.settings.properties import read_properties
+from helenus_sinks.chunk_reader import ChunkReader
+from helenus_sinks.chunks import CHUNK_HEADER, HEADER, ChunkReference, chunk_topic
 from helenus_stack import kafka
 from helenus_stack.java import spark_java_home
 from helenus_stack.progress import Silent
+from helenus_stack.records import messages
 from helenus_stack.stack import Stack
 from helenus_stack.status import Status
 
@@ -46,6 +51,10 @@ WRITTEN, READ, PASSING, MERGED, KEYED = TABLES
 with the row before it, which Spark keeps; and a row that has a null when it expires, as Spark keeps the keys.
 """
 OTHER = "once.other"
+LARGE = "once.large"
+LARGE_CHARACTERS = 350_000
+CHUNKS = {"errors.large.record": "chunk", "topic.creation.default.max.message.bytes": "100000"}
+"""Of rows of this table a record has four chunks."""
 KEYS = 200
 RATE = 60.0
 """Writes a second: a busy machine keeps up, and each batch has some of each table."""
@@ -323,6 +332,51 @@ def check_by_tools(brokers: str, tables: Sequence[str]) -> None:
 
 def is_ours(row: Mapping[str, str]) -> bool:
     return row["TransactionalId"].startswith("helenus-")
+
+
+@pytest.mark.long  # three kills of processes, and one of the worker
+def test_large_records_in_chunks(pipeline: Pipeline, faults: WorkerFaults, session: Any) -> None:
+    """Killed between chunks, before their record, and before the commit of both: a `read_committed` reader has each
+    record whole and once, and passes over the chunks that were not committed.
+    """
+    session.execute(f"CREATE TABLE {LARGE} (k int PRIMARY KEY, n bigint, v text) WITH cdc = true", timeout=60)
+    insert = session.prepare(f"INSERT INTO {LARGE} (k, n, v) VALUES (?, ?, ?)")
+    written = {k: random.Random(k).randbytes(LARGE_CHARACTERS // 2).hex() for k in range(12)}
+
+    def write(keys: range) -> None:
+        for k in keys:
+            session.execute(insert, (k, k, written[k]), timeout=60)
+
+    faults.wait_ready()
+    with pipeline.connected({LARGE: {**ROWS, **SUPPORT, **CHUNKS}}):
+        write(range(4))
+        wait_quiet(pipeline, (LARGE,))
+        pipeline.connector.kill()
+        write(range(4, 8))
+        faults.happen(faults.kill_around_chunks)
+        write(range(8, 12))
+        faults.wait_ready()
+        wait_quiet(pipeline, (LARGE,))
+    assert not [line for line in faults.happened if line.startswith("not reached")], str(faults)
+
+    brokers = str(pipeline.status.bootstrap_servers)
+    records = list(messages(brokers, f"data-{LARGE}"))  # as `read_committed` has them, librdkafka's default
+    assert sorted(json.loads(record.key())["k"] for record in records) == sorted(written), str(faults)
+    with closing(ChunkReader({"bootstrap.servers": brokers})) as reader:
+        for record in records:
+            whole = reader.read(record)
+            row = json.loads(whole.value or b"")
+            assert (whole.is_whole, row["v"]) == (True, written[row["n"]]), row["n"]
+    named = {ChunkReference.parse(dict(record.headers())[HEADER]).id for record in records}
+    assert chunk_ids(messages(brokers, chunk_topic(f"data-{LARGE}"))) == named
+    with_aborted = messages(brokers, chunk_topic(f"data-{LARGE}"), {"isolation.level": "read_uncommitted"})
+    assert len(chunk_ids(with_aborted) - named) >= 2, "at least two transactions with chunks were aborted"
+
+
+def chunk_ids(records: Iterable[Message]) -> set[str]:
+    """The ids of the values that chunks are of."""
+    of_chunks = (dict(record.headers() or ()).get(CHUNK_HEADER) for record in records)
+    return {header.decode().partition(":")[0] for header in of_chunks if header is not None}
 
 
 NOT_POSSIBLE = {

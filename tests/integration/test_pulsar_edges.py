@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
+import random
 import subprocess
 import time
 import uuid
 from base64 import b64encode
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pulsar
 import pytest
 from connector.test_pulsar_events import trim
 from integration.pipeline import Pipeline, script, write_properties
@@ -21,14 +25,17 @@ from sinks.java_reader import JavaReader
 
 from helenus_schemas.codec.key import KeyCodec
 from helenus_schemas.cql.table import Table, read_tables
+from helenus_schemas.errors import HelenusError, Kind
 from helenus_schemas.event import datastax
 from helenus_schemas.event.change import Change
 from helenus_schemas.event.wire import encode
 from helenus_schemas.names import counted
+from helenus_sinks.chunks import BadChunks, MessageChunkReference
 from helenus_sinks.kafka.log import KafkaLog
 from helenus_sinks.pulsar._admin import Admin
 from helenus_sinks.pulsar.config import PulsarConfig
 from helenus_sinks.pulsar.log import PulsarLog
+from helenus_sinks.pulsar_chunk_reader import PulsarChunkReader
 from helenus_stack.records import Record
 from helenus_stack.settings import LogName
 from helenus_stack.stack import Stack
@@ -447,6 +454,90 @@ def test_dead_letters_are_replayed_once(
     eventually(lambda: len(list(pipeline.reader.messages(dead_letters))) == 2, pipeline.connector.tail)
     second_dead_letter = list(pipeline.reader.messages(dead_letters))[-1]
     assert (second_dead_letter.key(), second_dead_letter.value()) == (dead_letter.key(), dead_letter.value())
+
+
+LARGE_COLUMNS = {column: random.Random(column).randbytes(750_000).hex() for column in "uvwxyz"}
+"""9 MB, where a broker takes 5."""
+
+
+def test_large_records_in_chunks(
+    pipeline: Pipeline, session: Any, rest_api: Rest, on_pulsar: Status, admin: Admin, java: JavaReader
+) -> None:
+    """A row of 9 MB is read whole, in Python and Java, from what is compacted too, until its chunks are gone."""
+    texts = ", ".join(f"{column} text" for column in LARGE_COLUMNS)
+    session.execute(f"CREATE TABLE edge.large (id int PRIMARY KEY, a int, {texts}) WITH cdc = true")
+    connect(pipeline, rest_api, "large", errors_large_record="chunk", output_format="key-value-json")
+    session.execute("INSERT INTO edge.large (id, a, u) VALUES (2, 2, 'small')")
+    for column, text in LARGE_COLUMNS.items():  # Cassandra takes no statement of more than 2 MB
+        session.execute(f"UPDATE edge.large SET {column} = %s WHERE id = 1", (text,))
+    topic = "persistent://public/default/data-edge.large"
+    client = pulsar.Client(str(on_pulsar.pulsar_url))
+    reader = PulsarChunkReader(client)
+
+    def last_messages(is_compacted: bool = False) -> dict[str, Any]:
+        return {message.partition_key(): message for message in read_all(client, topic, is_compacted)}
+
+    def columns(message: Any) -> dict[str, Any]:
+        row: dict[str, Any] = json.loads(reader.read(message).value)
+        return row
+
+    def read_in_java() -> dict[str, Any]:
+        return [line for line in java.read(topic, "chunks") if line["key"] == large.partition_key()][-1]
+
+    def is_complete() -> bool:
+        rows = [columns(message) for message in last_messages().values() if message.data()]
+        return {"a": None, **LARGE_COLUMNS} in rows and len(rows) == 2
+
+    try:
+        eventually(is_complete, lambda: f"both rows are there\n{pipeline.connector.tail()}")
+        by_id = {len(reader.read(message).value) > 1_000_000: message for message in last_messages().values()}
+        large, small = by_id[True], by_id[False]
+        assert "chunks" not in small.properties()
+        # Who knows nothing of chunks has the record without its largest columns.
+        left_out = json.loads(large.properties()["left_out"])
+        assert left_out
+        assert all(json.loads(large.data())[column] is None for column in left_out)
+        assert {"chunks", "left_out"}.isdisjoint(reader.read(large).properties)
+        # What no connector wrote is refused.
+        reference = MessageChunkReference.parse(large.properties()["chunks"].encode())
+        assert reference.count == 2
+        for wrong, why in (({"sha256": "0" * 64}, "SHA-256"), ({"partition": 9}, "no partition 9")):
+            with pytest.raises(BadChunks, match=why):
+                reader.value(topic, replace(reference, **wrong))
+        with pytest.raises(BadChunks, match="1000 are allowed"):
+            PulsarChunkReader(client, max_bytes=1000).read(large)
+        with pytest.raises(HelenusError) as error:
+            reader.value("persistent://public/default/another", reference)
+        assert error.value.kind is Kind.TOPIC_MISSING
+        digest = hashlib.sha256(reader.read(large).value).hexdigest()
+        answer = read_in_java()
+        assert answer["sha256"] == digest
+        assert "1000 are allowed" in answer["limited"]
+        # From a compacted copy.
+        path = f"{NAMESPACE}/{{}}-partition-{reference.partition}"
+        admin.ask("PUT", f"{path.format('data-edge.large')}/compaction")
+        status = lambda: admin.ask("GET", f"{path.format('data-edge.large')}/compaction")["status"]  # noqa: E731
+        eventually(lambda: status() == "SUCCESS", "it is compacted")
+        compacted = last_messages(is_compacted=True)[large.partition_key()]
+        assert columns(compacted) == {"a": None, **LARGE_COLUMNS}
+        # Without its chunks the smaller record is what there is.
+        admin.ask("DELETE", f"{path.format('chunks-data-edge.large')}/truncate")
+        assert not reader.read(compacted).is_whole
+        assert reader.read(compacted).value == compacted.data()
+        assert [line for line in java.read(topic, "chunks") if line["key"] == large.partition_key()][-1][
+            "sha256"
+        ] is None
+    finally:
+        client.close()
+
+
+def read_all(client: pulsar.Client, topic: str, is_compacted: bool) -> Iterator[Any]:
+    """The messages of a topic, partition by partition."""
+    for partition in client.get_topic_partitions(topic):
+        reader = client.create_reader(partition, pulsar.MessageId.earliest, is_read_compacted=is_compacted)
+        while reader.has_message_available():
+            yield reader.read_next(30_000)
+        reader.close()
 
 
 @pytest.mark.parametrize(

@@ -25,6 +25,10 @@ TASK_POINTS = (
     "connector.after-mark",
 )
 """Where one of Spark's Python workers is killed; its driver has the batch done again."""
+CHUNK_POINTS = ("connector.between-chunks", "connector.after-chunks", "connector.before-transaction-of-large")
+"""Where one of Spark's Python workers is killed that writes a record in chunks: before some of them, before the record,
+and before the commit of both.
+"""
 DRIVER_POINTS = ("connector.before-commit",)
 """Where the driver is killed, and with it the worker."""
 
@@ -112,6 +116,10 @@ class WorkerFaults:
         visits = {point: 2 + index for index, point in enumerate(TASK_POINTS)}
         visits |= dict.fromkeys(DRIVER_POINTS, 12)
         self._kill_at(*visits, visits=visits)
+
+    def kill_around_chunks(self) -> None:
+        """Start it anew, and have one process killed at each of the points of chunks."""
+        self._kill_at(*CHUNK_POINTS, visits=dict.fromkeys(CHUNK_POINTS, 1) | {CHUNK_POINTS[0]: 2})
 
     def _kill_at(self, *points: str, visits: dict[str, int] | None = None) -> None:
         """Start them anew, and wait until one was killed at these points; one that is not reached in time was not."""

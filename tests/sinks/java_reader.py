@@ -8,6 +8,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from java_classes import CHUNKS
+
 from helenus_stack.jars import fetch, read_lock
 from helenus_stack.java import java_home
 from helenus_stack.progress import Silent
@@ -17,20 +19,22 @@ SOURCES = Path(__file__).with_name("java")
 
 
 class JavaReader:
-    """`read` gives a line for each message: `version` of its schema, `record`, `properties`."""
+    """`read` gives a line for each message: `version` of its schema, `record`, `properties`; of `chunks` the `key` and
+    the `sha256` of its whole value, and the same with a reader `limited` to 1,000 bytes.
+    """
 
     def __init__(self, directory: Path, url: str) -> None:
         self._directory = directory
         self._url = url
         self._java = str(java_home(17, Silent(), newer=True) / "bin/java")
-        self._jars = fetch(read_lock("pulsar-client"), Silent(), resolve)
+        self._jars = [*fetch(read_lock("pulsar-client"), Silent(), resolve), CHUNKS]
         compiler = next(jar for jar in self._jars if jar.name.startswith("ecj-"))
         sources = map(str, SOURCES.rglob("*.java"))
         options = ["-17", "-nowarn", "-proc:none", "-d", str(directory), "-cp", _path(self._jars), *sources]
         self._run([compiler], "org.eclipse.jdt.internal.compiler.batch.Main", *options)
 
     def read(self, topic: str, how: str = "auto") -> list[dict[str, Any]]:
-        """All messages, in the order of each partition. `how`: auto, typed or mutations."""
+        """All messages, in the order of each partition. `how`: auto, typed, mutations or chunks."""
         return self._read_answers(topic, how)
 
     def write(self, topic: str, key_schema: str, key: str) -> str:

@@ -15,6 +15,7 @@ from helenus_sinks.chunks import (
     BadChunks,
     ChunkJoiner,
     ChunkReference,
+    MessageChunkReference,
     chunk_header,
     chunk_key,
     split_value,
@@ -91,10 +92,46 @@ def test_references_that_can_not_be(wrong: dict[str, object]) -> None:
         ChunkReference.parse(json.dumps(asdict(GOOD) | wrong).encode())
 
 
+ON_PULSAR = MessageChunkReference(ID, 4, 100, "0" * 64, 2, "7:9", "8:0")
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"first": "8:1"},
+        {"first": "7"},
+        {"first": "7:9:0"},
+        {"first": "-7:9"},
+        {"first": "٧:9"},
+        {"first": 7},
+        {"first": ["7", "9"]},
+        {"last": f"{2**63}:0"},
+        {"last": None},
+        {"count": 0},
+        {"partition": -1},
+        {"sha256": ""},
+        {"offset": 0},
+    ],
+)
+def test_references_to_messages_that_can_not_be(wrong: dict[str, object]) -> None:
+    with pytest.raises(BadChunks):
+        MessageChunkReference.parse(json.dumps(asdict(ON_PULSAR) | wrong).encode())
+
+
+def test_a_reference_to_messages() -> None:
+    assert MessageChunkReference.parse(ON_PULSAR.encode(), 100) == ON_PULSAR
+    assert ON_PULSAR.message_ids == ((7, 9), (8, 0))
+    with pytest.raises(BadChunks, match="100 bytes, where 99 are allowed"):
+        MessageChunkReference.parse(ON_PULSAR.encode(), 99)
+    with pytest.raises(BadChunks, match="not the fields"):
+        MessageChunkReference.parse(GOOD.encode())
+
+
 @given(st.binary(max_size=100) | st.text(max_size=50).map(str.encode) | st.just(b"[" * 900))
 def test_headers_of_anything(header: bytes) -> None:
-    with pytest.raises(BadChunks):
-        ChunkReference.parse(header)
+    for reference_class in (ChunkReference, MessageChunkReference):
+        with pytest.raises(BadChunks):
+            reference_class.parse(header)
 
 
 def test_a_reference_and_the_limit() -> None:

@@ -285,6 +285,36 @@ def test_a_record_that_is_too_large(stack: Stack, settings: PulsarConfig, log: P
     assert [len(m.data()) for m in messages(settings, "large")] == [1, largest, 1]
 
 
+def test_stored_values_have_their_message_ids(settings: PulsarConfig, log: PulsarLog) -> None:
+    log.create("stored", 2, KEEP)
+    log.append("stored", 1, None, b"before")
+    log.flush(20)
+    for number in range(2):
+        values = [(bytes([number]) * 300_000, [("n", b"0")]), (b"b" * 300_000, [("n", b"1")]), (b"c", [("n", b"2")])]
+        first, last = log.store("stored", 1, values, 20)
+        log.append("stored", 0, b"k", b"of another partition")
+        ids = [(m.message_id().ledger_id(), m.message_id().entry_id()) for m in messages(settings, "stored", 1)]
+        assert (first, last) == (ids[1 + 3 * number], ids[3 + 3 * number])
+    assert log.largest_record() == 5 * 1024 * 1024 - 1024
+
+
+@pytest.mark.long  # a broker of its own
+def test_a_broker_that_takes_more(tmp_path: Path) -> None:
+    """Records, and events, of more than Pulsar's default, from the first one on."""
+    sizes = {"maxMessageSize": 8 << 20, "nettyMaxFrameSizeBytes": (8 << 20) + 10_240}
+    properties = {key: str(size) for key, size in sizes.items()}
+    with Stack(tmp_path / "large", only=["pulsar"], log="pulsar", pulsar_properties=properties) as stack:
+        settings = settings_of(stack)
+        log = PulsarLog(settings)
+        log.create("large", 1, KEEP)
+        log.append("large", 0, b"k", bytes(7_000_000))
+        log.flush(60)
+        with pytest.raises(HelenusError, match="where 8387584 are allowed"):
+            log.append("large", 0, b"k", bytes(9_000_000))
+        log.close()
+        assert [len(m.data()) for m in messages(settings, "large")] == [7_000_000]
+
+
 def test_schemas_follow_the_table_and_an_unfit_one_is_refused(settings: PulsarConfig, log: PulsarLog) -> None:
     log.create("schemas", 1, KEEP)
     for columns in (("a",), ("a", "b"), ("a",), ("b",)):

@@ -203,14 +203,6 @@ def _check_topic_creation(connector: ConnectorProperties) -> Problems:
         yield f"{prefix}{key}", reason
 
 
-def _check_chunks(connector: ConnectorProperties) -> Problems:
-    if connector.text("errors.large.record") == "chunk" and not connector.needs_registry:
-        yield (
-            "errors.large.record",
-            "chunks are for Kafka: raise maxMessageSize of Pulsar's brokers, or give dead-letter, reference or fail",
-        )
-
-
 def _check_conditions(connector: ConnectorProperties) -> Problems:
     """Check that each `where.TABLE` is of a table that is followed: a typing error would hide nothing."""
     parts = [part.strip() for part in connector.text("table").split(",")]
@@ -344,7 +336,6 @@ RULES: tuple[Callable[[ConnectorProperties], Problems], ...] = (
     _check_topics,
     _check_shared_topic,
     _check_topic_creation,
-    _check_chunks,
     _check_json_schemas,
     _check_conditions,
     _check_masks,

@@ -260,7 +260,16 @@ class ConnectorSettings(ConnectorKeys):
     @property
     def has_chunks(self) -> bool:
         """Return whether records may be in chunks, in a topic beside the data topic."""
-        return self.errors_large_record == "chunk" and self.needs_registry
+        return self.errors_large_record == "chunk"
+
+    def chunk_partitions(self, partitions: int) -> int:
+        """Return how many partitions the topic of chunks has, where the data topic has so many."""
+        return 2 * partitions if self.needs_registry else partitions
+
+    def chunk_creation(self, topic: str) -> TopicCreation:
+        """Return how the topic for the chunks of a topic is created. On Pulsar compaction would free nothing of it."""
+        creation = self.creation_of(topic)
+        return creation if self.needs_registry else TopicCreation({"retention.ms": "-1"}, creation.replication_factor)
 
 
 class PulsarConnectorSettings(ConnectorSettings):

@@ -91,7 +91,8 @@ class TopicQueries:
                 settings.data_creation.replication_factor,
             )
         if settings.has_chunks:
-            self._data.create(chunk_topic(settings.data), 2 * events, *settings.data_creation)
+            partitions = settings.chunk_partitions(events)
+            self._data.create(chunk_topic(settings.data), partitions, *settings.chunk_creation(settings.data))
         if settings.has_dead_letters:
             self._data.create(settings.dead_letters, 1, {})
 

@@ -51,6 +51,8 @@ class BatchTransaction:
         places = {p: (stopped.get(p, end), self.times.get(p, now_ms)) for p, end in self.ends.items()}
         positions = to_commit(self.settings.events, places, self.epoch)
         reach("connector.before-transaction")
+        if outcome.too_large:
+            reach("connector.before-transaction-of-large")
         # Also if what follows fails: then the driver would take the batch for one that published nothing.
         self.is_uncertain = True
         try:

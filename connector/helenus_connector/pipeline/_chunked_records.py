@@ -30,7 +30,7 @@ from helenus_connector.cassandra_rows.clustering_bounds import covering
 from helenus_connector.config.connector import ConnectorSettings
 from helenus_connector.gate.event_content import decode_key
 from helenus_connector.interfaces.resolved_key import ResolvedKey
-from helenus_connector.interfaces.shape import Record, Shape, ShapedRecord
+from helenus_connector.pipeline._large_records import HEAD_BYTES, TIMEOUT_S, LargeRecords
 from helenus_connector.pipeline._table_version import TableVersion, TableVersions
 from helenus_schemas.cql.values import Malformed
 from helenus_schemas.errors import HelenusError, Kind
@@ -39,7 +39,6 @@ from helenus_schemas.names import counted
 from helenus_schemas.service.failpoints import reach
 from helenus_sinks.chunks import (
     CHUNK_HEADER,
-    HEADER,
     ChunkReference,
     chunk_header,
     chunk_key,
@@ -51,13 +50,6 @@ from helenus_sinks.kafka.partition_reader import BEGINNING, OffsetsGone, Partiti
 from helenus_sinks.log import Headers, Log
 
 _COUNT = struct.Struct(">I")
-_TIMEOUT_S = 60.0
-_HEAD_BYTES = 512
-"""Of a chunk in addition to its key and value: its header, and what a batch has."""
-_MIN_CHUNK_BYTES = 256
-_MOST = 2**63 - 1
-_REFERENCE_BYTES = len(HEADER) + len(ChunkReference("0" * 32, _MOST, _MOST, "0" * 64, _MOST, _MOST, _MOST).encode())
-"""Of the header `chunks` at most; which offsets it has is known once the chunks are written."""
 _TABLE_HEADER = "table"
 
 
@@ -77,14 +69,11 @@ class _Partition:
     obsolete: list[bytes] = field(default_factory=list)
 
 
-class ChunkedRecords:
-    """Writes the records of one table's stage where a record may have chunks. Raises HelenusError as the Log, and
-    PARTITIONS_CHANGED for a topic of chunks with another number of partitions.
-    """
+class ChunkedRecords(LargeRecords):
+    """`LargeRecords` on Kafka. Raises PARTITIONS_CHANGED for a topic of chunks with another number of partitions."""
 
     def __init__(self, settings: ConnectorSettings, versions: TableVersions) -> None:
-        self._settings = settings
-        self._versions = versions
+        super().__init__(settings, versions)
         self._table = f"{settings.keyspace}.{settings.table}".encode()
         self._partitions: dict[tuple[str, int], _Partition] = {}
         self._counts: dict[str, int] = {}  # of the data topics' partitions
@@ -122,32 +111,17 @@ class ChunkedRecords:
         for key in [key for key, (_, event_key) in rows.rows.items() if covers is not None and covers(event_key)]:
             self._delete_chunks(log, topic, resolved.partition, rows, key)
 
-    def append_large(
-        self, log: Log, resolved: ResolvedKey, shaped: ShapedRecord, shape: Shape, append: Callable[[Record], None]
-    ) -> bool:
-        """Write a record that is too large in chunks, if it can be: `append` a smaller record after them. Returns False
-        if it can't: the value is larger than allowed, or no smaller record fits, or the key is the large part.
-        """
-        key, value = shaped.record.key, shaped.record.value
-        if shaped.image is None or key is None or value is None:
-            return False
-        chunk_bytes = log.largest - len(key) - _HEAD_BYTES
-        if chunk_bytes < _MIN_CHUNK_BYTES or len(value) > self._settings.errors_large_record_max_bytes:
-            return False
-        # 1. find the smaller record, as the chunks take the place of those that the row's last record refers to
-        record = _find_fitting(shaped, shape, log.largest - _HEAD_BYTES - _REFERENCE_BYTES)
-        if record is None:
-            return False
-        topic = shaped.topic or self._versions.current.topic
-        reference = self._append_chunks(log, topic, resolved.partition, key, shaped.key, value, chunk_bytes)
-        append(record._replace(headers=[*record.headers, (HEADER, reference.encode())]))
-        return True
-
     def close(self) -> None:
         """Close the connections."""
         if self._reader is not None:
             self._reader.close()
             self._reader = None
+
+    def _record_bytes(self, log: Log) -> int:
+        return log.largest - HEAD_BYTES
+
+    def _chunk_bytes(self, log: Log, key: bytes) -> int:
+        return self._record_bytes(log) - len(key)
 
     def _append_chunks(
         self, log: Log, topic: str, partition: int, key: bytes, event_key: bytes, value: bytes, chunk_bytes: int
@@ -163,7 +137,7 @@ class ChunkedRecords:
             log.append(chunks, noted, key, note, [(_TABLE_HEADER, self._table)])
             rows.rows[key] = max(count, former_count), event_key
             if former_count < count or rows.has_queued_nulls:
-                log.deliver(_TIMEOUT_S)
+                log.deliver(TIMEOUT_S)
                 rows.has_queued_nulls = False
                 reach("connector.chunks-noted")
         # 3. append the chunks
@@ -174,7 +148,7 @@ class ChunkedRecords:
             log.append(chunks, partition, chunk_key(key, number), chunk, [header])
             if number:
                 reach("connector.between-chunks")
-        log.deliver(_TIMEOUT_S)
+        log.deliver(TIMEOUT_S)
         last = self._get_reader(log).end(chunks, partition) - 1
         if rows.is_kept:
             rows.next_offset = self._get_reader(log).end(chunks, noted)  # its own notes need no reading
@@ -246,18 +220,6 @@ class ChunkedRecords:
             assert isinstance(log, KafkaLog)
             self._reader = log.partition_reader()
         return self._reader
-
-
-def _find_fitting(shaped: ShapedRecord, shape: Shape, max_bytes: int) -> Record | None:
-    """Return the first smaller record of at most so many bytes, with the header that says what is left out."""
-    assert shaped.image is not None
-    for smaller, left_out in shape.smaller(shaped.image):
-        record = shaped.make(smaller)
-        record = record._replace(headers=[*record.headers, left_out])
-        header_bytes = sum(len(name) + len(content or b"") for name, content in record.headers)
-        if len(record.key or b"") + len(record.value or b"") + header_bytes <= max_bytes:
-            return record
-    return None
 
 
 def _read_note(rows: _Partition, key: bytes | None, note: bytes | None, where: str) -> None:

@@ -10,6 +10,7 @@ from helenus_connector.config.state import marker_topic
 from helenus_connector.interfaces.resolved_key import ResolvedKey
 from helenus_connector.interfaces.shape import Record, ShapedRecord
 from helenus_connector.pipeline._chunked_records import ChunkedRecords
+from helenus_connector.pipeline._large_records import LargeRecords
 from helenus_connector.pipeline._table_version import TableVersions
 from helenus_connector.pipeline._undeliverable import Undeliverable
 from helenus_connector.pipeline.batch_outcome import BatchOutcome
@@ -31,7 +32,7 @@ class RecordAppender:
         self._keeps_rows = settings.state == "rows"
         self._versions = versions
         self._undeliverable = undeliverable
-        self.chunked = ChunkedRecords(settings, versions) if settings.has_chunks else None
+        self.chunked = _large_records(settings, versions) if settings.has_chunks else None
         self._creation_of = settings.creation_of
         self._routed_topics: set[str] = set()  # that are there, with the data topic's number of partitions
         self.has_begun = False
@@ -134,3 +135,11 @@ class RecordAppender:
             advice = "route to another topic, or delete that one if it is not needed; the connector makes it again"
             raise HelenusError(Kind.PARTITIONS_CHANGED, problem, topic, advice)
         self._routed_topics.add(topic)
+
+
+def _large_records(settings: ConnectorSettings, versions: TableVersions) -> LargeRecords:
+    if settings.needs_registry:
+        return ChunkedRecords(settings, versions)
+    from helenus_connector.pipeline._pulsar_chunks import PulsarChunks  # of an extra
+
+    return PulsarChunks(settings, versions)

@@ -41,6 +41,7 @@ class ProducerSession:
         self.error: HelenusError | None = None
         self.last_problem = ""
         self.largest = FRAME_MAX
+        self.is_largest_known = False  # until a broker has said it
         self.submitted = self.submitted_bytes = self.completed = self.completed_bytes = 0
         self.loop = asyncio.new_event_loop()
         self.client = Client(settings.service_url, settings.access)

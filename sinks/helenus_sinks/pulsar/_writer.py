@@ -22,6 +22,10 @@ RECORD_BYTES = 200
 """Memory of a record in addition to its own bytes."""
 FRAME_BYTES = 1024
 """Bytes of a message on the wire in addition to its value, key and properties."""
+MessageId = tuple[int, int]
+"""Ledger and entry."""
+_NO_ID = 2**64 - 1
+"""An id's way to say -1."""
 FULL = 500
 """So many records are not made to wait for others."""
 _BATCH_BYTES = 256 * 1024
@@ -58,9 +62,9 @@ class _Batch:
 
 
 class Writer:
-    """Appends to `topic`, a partition of `topic_name`. Only `records`, `is_scheduled`, `schema`, `topic_epoch` and
-    `stays` are used outside of the loop. With a `topic_epoch` the broker refuses those with lower ones from the first
-    record on; one that `stays` is not left after each batch.
+    """Appends to `topic`, a partition of `topic_name`. Only `records`, `is_scheduled`, `schema`, `topic_epoch`, `stays`
+    and, while nothing is on its way, `stored_ids` are used outside of the loop. With a `topic_epoch` the broker refuses
+    those with lower ones from the first record on; one that `stays` is not left after each batch.
 
     A producer with exclusive access is never closed by a command: a broker that handles one just when another producer
     fences this one waits for itself, for ever (its `Producer.close` and its `AbstractTopic` lock each other, 4.0.8).
@@ -80,6 +84,8 @@ class Writer:
         self.schema: tuple[Any, bytes] = None, b""
         self.topic_epoch: int | None = None
         self.stays = False
+        self.stored_ids: list[MessageId | None] | None = None
+        """Of what is acknowledged, in order, if it is a list; None of what a deduplicating broker had before."""
         self._session = session
         self._topic_name = topic_name
         self._topic = topic
@@ -116,7 +122,7 @@ class Writer:
             self._unacknowledged.append(batch)
             self._connection.write(batch.frame)
 
-    def receipt(self, sequence: int) -> None:
+    def receipt(self, sequence: int, message_id: Any) -> None:
         """Note that a batch is stored, perhaps by an earlier attempt: a deduplicating broker acknowledges it again."""
         self._retry_s = 0.0
         waiting = self._unacknowledged
@@ -126,6 +132,9 @@ class Writer:
             self._reopen("Pulsar acknowledged a batch before an earlier one")
             return
         batch = waiting.popleft()
+        if self.stored_ids is not None:
+            is_known = _NO_ID not in (message_id.ledgerId, message_id.entryId)
+            self.stored_ids.append((message_id.ledgerId, message_id.entryId) if is_known else None)
         self._session.complete(batch.records, batch.size)
 
     def refused(self, code: int, message: str) -> None:

@@ -81,7 +81,7 @@ class Access:
 class Producing(Protocol):
     """A producer, as its connection sees it: called with a broker's messages about it."""
 
-    def receipt(self, sequence: int) -> None: ...
+    def receipt(self, sequence: int, message_id: Any) -> None: ...
     def refused(self, code: int, message: str) -> None: ...
     def lost(self, why: str) -> None: ...
 
@@ -207,7 +207,7 @@ class Connection(asyncio.Protocol):
     def _handle_command(self, name: str, reply: Any) -> None:
         if name == "send_receipt":
             if producer := self.producers.get(reply.producer_id):
-                producer.receipt(reply.sequence_id)
+                producer.receipt(reply.sequence_id, reply.message_id)
         elif name == "send_error":
             if producer := self.producers.get(reply.producer_id):
                 producer.refused(reply.error, reply.message)

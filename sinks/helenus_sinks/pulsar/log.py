@@ -22,15 +22,16 @@ from helenus_sinks.pulsar._admin import Admin, Refused
 from helenus_sinks.pulsar._entries import size_of
 from helenus_sinks.pulsar._session import ProducerSession
 from helenus_sinks.pulsar._topic_schemas import TopicSchemas
-from helenus_sinks.pulsar._writer import FRAME_BYTES, Writer
+from helenus_sinks.pulsar._writer import FRAME_BYTES, MessageId, Writer
 from helenus_sinks.pulsar.client import Client
 from helenus_sinks.pulsar.config import PulsarConfig
 from helenus_sinks.pulsar.errors import AUTHENTICATION, Answered, advice
-from helenus_sinks.pulsar.wire import FRAME_MAX
 
 _ANSWER_TIMEOUT_S = 30.0
 _QUEUE_TIMEOUT_S = 60.0
 _SLICE_S = 0.2
+_ANY_SIZE = 1 << 31
+"""Larger than any message: brokers say how large one may be."""
 T = TypeVar("T")
 
 
@@ -54,7 +55,7 @@ class PulsarLog:
         self._unpartitioned: set[str] = set()  # topics without partitions
         self._retained: set[str] = set()  # topics whose retention is set
         self._sequences: dict[str, int] = {}
-        self._largest = FRAME_MAX
+        self._largest = _ANY_SIZE
         self._epoch: int | None = None
         self._kept: dict[str, int] = {}
         self._deadline = math.inf
@@ -158,11 +159,42 @@ class PulsarLog:
         session = self._session or self._start()
         max_bytes = min(self._largest, session.largest) - FRAME_BYTES
         if size > max_bytes:
+            max_bytes = self.largest_record()  # a broker may take more than it does by default
+        if size > max_bytes:
             message = f"a record of {size} bytes, where {max_bytes} are allowed"
             raise TopicError(Kind.RECORD_TOO_LARGE, message, f"topic {topic}, partition {partition}", topic)
         if session.is_full:
             self._wait_for_room(session, topic)
         session.submit(self._writer(session, topic, partition), (key, value, headers), size)
+
+    def largest_record(self) -> int:
+        """Return how many bytes a record may have, with its headers and its key in base64, as a broker says. Raises
+        HelenusError if none does.
+        """
+        session = self._session or self._start()
+        if not session.is_largest_known:
+            session.largest = self._answer(_ask_largest)
+            session.is_largest_known = True
+        return min(self._largest, session.largest) - FRAME_BYTES
+
+    def store(
+        self, topic: str, partition: int, values: Iterable[tuple[bytes, Headers]], timeout: float
+    ) -> tuple[MessageId, MessageId]:
+        """Append values without keys to a topic that has no other records, and flush. Returns the message ids of the
+        first and the last one: others may be between them, as of another writer. Raises as `append` and `flush`.
+        """
+        writer = self._writer(self._session or self._start(), topic, partition)
+        stored_ids: list[MessageId | None] = []
+        writer.stored_ids = stored_ids  # nothing of it is on its way: each call ends with a flush
+        for value, headers in values:
+            self.append(topic, partition, None, value, headers)
+        self.flush(timeout)
+        writer.stored_ids = None
+        first, last = stored_ids[0], stored_ids[-1]
+        if first is None or last is None:
+            problem = "a broker has records from before a connection was lost, and does not say where"
+            raise HelenusError(Kind.APPEND_FAILED, problem, f"{self._where}, topic {topic}, partition {partition}")
+        return first, last
 
     def extend(self, topic: str, partition: int, records: Iterable[tuple[bytes | None, bytes | None]]) -> None:
         for key, value in records:
@@ -247,6 +279,10 @@ class PulsarLog:
         session = self._session or self._start()
         deadline = time.monotonic() + _ANSWER_TIMEOUT_S
         return session.answer(question, lambda: time.monotonic() > min(deadline, self._deadline))
+
+
+async def _ask_largest(client: Client) -> int:
+    return (await client.service()).largest
 
 
 def _as_topic_error(error: HelenusError, where: str, topic: str) -> HelenusError:

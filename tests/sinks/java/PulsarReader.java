@@ -2,6 +2,7 @@ import com.datastax.oss.cdc.MutationValue;
 import java.nio.ByteBuffer;
 import java.util.ArrayList;
 import java.util.Base64;
+import java.util.HexFormat;
 import java.util.List;
 import java.util.UUID;
 import java.util.concurrent.TimeUnit;
@@ -20,6 +21,7 @@ import org.apache.pulsar.common.schema.KeyValueEncodingType;
 
 /**
  * URL TOPIC auto|typed|mutations: what Java's readers make of a topic, a line of JSON for each message.
+ * URL TOPIC chunks: the SHA-256 of each message's whole value, null where its chunks are gone.
  * URL TOPIC write KEYSCHEMA KEY: a DataStax agent's event.
  */
 public class PulsarReader {
@@ -38,6 +40,7 @@ public class PulsarReader {
                         Schema.KeyValue(Schema.AUTO_CONSUME(), Schema.AVRO(Typed.t.class), KeyValueEncodingType.SEPARATED));
                 case "mutations" -> read(client, arguments[1],
                         Schema.KeyValue(Schema.AUTO_CONSUME(), Schema.AVRO(MutationValue.class), KeyValueEncodingType.SEPARATED));
+                case "chunks" -> readWhole(client, arguments[1]);
                 case "write" -> write(client, arguments[1], arguments[3], arguments[4]);
                 default -> throw new IllegalArgumentException(arguments[2]);
             }
@@ -53,6 +56,28 @@ public class PulsarReader {
                 System.out.println("{\"version\":" + number + ",\"record\":" + json(message.getValue()) + ",\"properties\":"
                         + properties(message) + "}");
             }
+        }
+    }
+
+    static void readWhole(PulsarClient client, String topic) throws Exception {
+        var whole = new helenus.PulsarChunkReader(client);
+        var small = new helenus.PulsarChunkReader(client, 1000);
+        try (Reader<byte[]> reader = client.newReader().topic(topic).startMessageId(MessageId.earliest).create()) {
+            while (reader.hasMessageAvailable()) {
+                Message<byte[]> message = reader.readNext(20, TimeUnit.SECONDS);
+                System.out.println("{\"key\":" + json(message.getKey()) + ",\"sha256\":" + sha256(whole, message)
+                        + ",\"limited\":" + sha256(small, message) + "}");
+            }
+        }
+    }
+
+    static String sha256(helenus.PulsarChunkReader reader, Message<byte[]> message) throws Exception {
+        try {
+            byte[] value = reader.read(message);
+            return value == null ? "null" : json(HexFormat.of().formatHex(
+                    java.security.MessageDigest.getInstance("SHA-256").digest(value)));
+        } catch (IllegalArgumentException error) {
+            return json(error.getMessage());
         }
     }
 
