@@ -125,13 +125,9 @@ class WorkerFaults:
         _signal(pids, signal.SIGCONT)
 
     def kill_python_workers(self) -> None:
-        """Some of Spark's, or all, and now and then what they are forked from."""
+        """Some of them, or all, and now and then what Spark's are forked from."""
         assert self.worker.process is not None
-        members = [
-            int(path.name)
-            for path in processes.family(self.worker.process.pid)
-            if b"helenus_connector.daemon" in processes.contents(path, "cmdline")
-        ]
+        members = processes.python_workers(self.worker.process.pid)
         if members:
             _signal(self._chance.sample(members, self._chance.randint(1, len(members))), signal.SIGKILL)
         time.sleep(1)
