@@ -99,7 +99,7 @@ class PlanningThread:
         if kind == "latest":
             return planner.latest_offset(offsets[0], ReadMaxRows(planner.plan.max_batch_size))
         if kind == "parts":
-            self._parts = planner.partitions(offsets[0], offsets[1])  # type: ignore[assignment]
+            self._parts = planner.partitions(offsets[0], offsets[1])
         else:
             planner.commit(offsets[0])
         return None
