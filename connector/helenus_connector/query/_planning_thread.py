@@ -38,9 +38,9 @@ class PlanningThread:
     """Plans the batches of one run of a query, of a saved plan, until `close`."""
 
     def __init__(self, classes: Any, plan_file: Path, fetch_limit_ms: int) -> None:
+        self._planner = BatchPlanner(str(plan_file))
         self._java = classes.BatchPlanning(fetch_limit_ms)
         self.name = str(self._java.name())
-        self._planner = BatchPlanner(str(plan_file))
         self._parts: Sequence[TaskRanges] | None = None
         self._thread = threading.Thread(target=self._answer_questions, name="planning", daemon=True)
         self._thread.start()

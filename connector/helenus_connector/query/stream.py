@@ -52,15 +52,17 @@ def warm_up(worker: WorkerSettings, spark: Any, directory: Path) -> None:
     plan.save()
     plan.due_file.write_text("0")
     planning = PlanningThread.for_session(spark.sparkContext, plan.file)
-    rows = read_stream(new_session(worker, spark), plan.file, planning)
-    writer = rows.writeStream.queryName(f"helenus-{_NAME}").option("checkpointLocation", str(plan.checkpoint))
     batch_done = threading.Event()
-    query = start_query(spark.sparkContext, writer, lambda _: batch_done.set())
+    query: Any = None
     try:
+        rows = read_stream(new_session(worker, spark), plan.file, planning)
+        writer = rows.writeStream.queryName(f"helenus-{_NAME}").option("checkpointLocation", str(plan.checkpoint))
+        query = start_query(spark.sparkContext, writer, lambda _: batch_done.set())
         if not batch_done.wait(_LONGEST_S):
             _log.debug("standby.not_warm", reason=str(query.exception() or f"no batch within {_LONGEST_S:.0f} s"))
     finally:
-        query.stop()
+        if query is not None:
+            query.stop()
         if planning is not None:
             planning.close()
     if has_internals(spark.sparkContext):
