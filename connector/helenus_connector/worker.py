@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from concurrent.futures import Future, wait
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import structlog
 
@@ -50,10 +50,12 @@ from helenus_connector.shape.encoding.registry import registry_memory
 from helenus_connector.snapshot.signals import Signals
 from helenus_connector.snapshot.snapshots import Snapshots
 from helenus_connector.state.keys.queries import KeysQueries
-from helenus_connector.state.rows.query import RowsQuery
 from helenus_connector.verify.verifications import Verifications
 from helenus_schemas.errors import Action, HelenusError, Kind
 from helenus_schemas.service import descriptors
+
+if TYPE_CHECKING:
+    from helenus_connector.state.rows.query import RowsQuery
 
 _log = structlog.get_logger(__name__)
 _TURN_S, _STARTING_S, _TOPICS_S = 1.0, 0.5, 1.0
@@ -364,6 +366,8 @@ class Worker:
     def _new_query(self, group: str, directory: Path) -> EventsQuery | RowsQuery:
         journals = None if self._member is None else self._member.journals
         if self._has_rows(group):
+            from helenus_connector.state.rows.query import RowsQuery  # with Arrow, which others need not load
+
             states = None if self._member is None else self._member.state_directories
             return RowsQuery(self.worker, self.connectors, group, directory, self.snapshots, states, journals)
         more = self.snapshots.need, self._spans, journals, self._small_batches

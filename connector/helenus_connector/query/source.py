@@ -88,7 +88,7 @@ class EventsReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         from helenus_connector.control.plan import QueryPlan
         from helenus_connector.query._batch_limits import TaskRanges
-        from helenus_connector.query._task_reader import read_places
+        from helenus_connector.query._placed_reader import read_places
         from helenus_connector.query.garbage import freeze
 
         assert isinstance(partition, TaskRanges)
