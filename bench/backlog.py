@@ -36,6 +36,7 @@ WARM_UP = 20_000
 _KINDS = {
     "JVM": b"org.apache.spark",
     "workers": b"connector.daemon",
+    "small": b"_small_batch_process",
     "planner": b"streaming.python_streaming_source",
 }
 
@@ -213,8 +214,8 @@ def cost(process: int) -> float:
 
 
 def by_kind(process: int) -> dict[str, float]:
-    """CPU seconds of a connector's processes: its own, Spark's JVM, the Python process that plans for the source, and
-    the workers, which read events and do the stage in turns.
+    """CPU seconds of a connector's processes: its own, Spark's JVM, the Python process that plans for a source in
+    Python, the one for small batches, and the workers, which read events and do the stage in turns.
     """
     cpu_by_kind = {"driver": 0.0}
     for pid, kind in _processes(process):
@@ -229,12 +230,15 @@ def by_kind(process: int) -> dict[str, float]:
 def _processes(process: int) -> Iterator[tuple[int, str]]:
     """A connector's processes, and the kind of each."""
     pending = [(process, "driver")]
+    own = Path(f"/proc/{process}/cmdline").read_bytes() if Path(f"/proc/{process}").exists() else b""
     while pending:
         pid, kind = pending.pop()
         with suppress(OSError):
             command = Path(f"/proc/{pid}/cmdline").read_bytes()
             if kind != "workers":
                 kind = next((k for k, mark in _KINDS.items() if mark in command), kind)
+            if pid != process and command == own:  # forked from the worker
+                kind = "small"
             yield pid, kind
             for thread in Path(f"/proc/{pid}/task").iterdir():
                 with suppress(OSError):

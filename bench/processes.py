@@ -26,3 +26,17 @@ def contents(process: Path, *files: str) -> bytes:
         return b"".join((process / file).read_bytes() for file in files)
     except OSError:
         return b""
+
+
+def python_workers(pid: int) -> list[int]:
+    """A connector worker's processes that do batches: Spark's Python workers, what those are forked from, and the one
+    for small batches, which is forked from the worker, or a program.
+    """
+    command = contents(Path("/proc") / str(pid), "cmdline")
+    return [
+        int(path.name)
+        for path in family(pid)
+        if (line := contents(path, "cmdline"))
+        and path.name != str(pid)
+        and (line == command or b"helenus_connector.daemon" in line or b"._small_batch_process" in line)
+    ]

@@ -17,7 +17,7 @@ from http.client import HTTPException
 from pathlib import Path
 from typing import Any
 
-from bench.processes import contents, family
+from bench.processes import family, python_workers
 from helenus_stack.process import STOP_SECONDS, Process, stop
 
 _METRIC = re.compile(r"^(\w+)(?:\{(.*)\})? (\S+)$", re.MULTILINE)
@@ -65,11 +65,8 @@ class Service:
             _signal([int(path.name) for path in family(pid)], number)
 
     def python_workers(self) -> list[int]:
-        """Return the pids of Spark's Python workers, and of what they are forked from."""
-        if (pid := self.process.pid) is None:
-            return []
-        members = family(pid)
-        return [int(p.name) for p in members if b"helenus_connector.daemon" in contents(p, "cmdline")]
+        """Return the pids of what does batches: Spark's Python workers, and the process for small ones."""
+        return [] if (pid := self.process.pid) is None else python_workers(pid)
 
     def get(self, path: str) -> bytes:
         """Return what it answers over HTTP. Raises OSError."""

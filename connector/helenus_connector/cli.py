@@ -400,15 +400,20 @@ def _run_worker(worker: WorkerSettings, files: Mapping[str, Mapping[str, str]]) 
     from helenus_connector import metrics
     from helenus_connector.control.topics import reach
     from helenus_connector.query.batch_spans import BatchSpans
+    from helenus_connector.query.small_batches import SmallBatches
     from helenus_connector.worker import Worker
     from helenus_schemas.service.span_exporter import SpanQueue, traced_ratio
 
     _make_checkpoint(worker.checkpoint_dir.absolute())
+    small_batches = SmallBatches(worker)
+    if not worker.group_id:  # one that stands by needs none
+        small_batches.fork()  # before anything has a thread
     reach(worker)
     span_queue, ratio = None, traced_ratio(worker)
     if ratio is not None:
         span_queue = SpanQueue(worker, "helenus-connector", metrics.SPANS)
-    running = Worker(worker, files, None if span_queue is None else BatchSpans(span_queue, ratio or 0.0))
+    spans = None if span_queue is None else BatchSpans(span_queue, ratio or 0.0)
+    running = Worker(worker, files, spans, small_batches)
     metrics.TWINS.is_on = worker.metrics_other_products
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: running.stop())

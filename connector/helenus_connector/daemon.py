@@ -54,7 +54,9 @@ if __name__ == "__main__":
         if hasattr(pyspark.util, "handle_worker_exception"):
             pyspark.util.handle_worker_exception = logged(pyspark.util.handle_worker_exception)
         with suppress(ImportError):  # what is missing on an executor's host is for the task to say
-            # The rooms' public modules: their tasks come with them.
+            # The rooms' public modules: their tasks come with them. And Arrow, of operators with state and verify.
+            import pyarrow  # noqa: F401
+
             import helenus_connector.query.events_query
             import helenus_connector.snapshot.snapshots  # noqa: F401
         gc.collect()

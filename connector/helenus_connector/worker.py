@@ -5,10 +5,11 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from concurrent.futures import Future, wait
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import structlog
 
@@ -35,7 +36,7 @@ from helenus_connector.query.events_query import EventsQuery
 from helenus_connector.query.garbage import DRIVER_SEARCH_AFTER, freeze
 from helenus_connector.query.query_runner import NO_BATCH
 from helenus_connector.query.small_batches import SmallBatches
-from helenus_connector.query.spark_session import load_modules
+from helenus_connector.query.spark_session import load_modules, start_session
 from helenus_connector.rest.server import (
     RestListener,
     application,
@@ -49,10 +50,12 @@ from helenus_connector.shape.encoding.registry import registry_memory
 from helenus_connector.snapshot.signals import Signals
 from helenus_connector.snapshot.snapshots import Snapshots
 from helenus_connector.state.keys.queries import KeysQueries
-from helenus_connector.state.rows.query import RowsQuery
 from helenus_connector.verify.verifications import Verifications
 from helenus_schemas.errors import Action, HelenusError, Kind
 from helenus_schemas.service import descriptors
+
+if TYPE_CHECKING:
+    from helenus_connector.state.rows.query import RowsQuery
 
 _log = structlog.get_logger(__name__)
 _TURN_S, _STARTING_S, _TOPICS_S = 1.0, 0.5, 1.0
@@ -65,14 +68,19 @@ class Worker:
     """Runs connectors until `stop` is called, or until all that its files name have failed.
 
     `files` are the properties of connectors by name, as they were written. `spans` trace batches, if that is wanted.
+    `small_batches` may have its process already.
     """
 
     def __init__(
-        self, worker: WorkerSettings, files: Mapping[str, Mapping[str, str]], spans: BatchSpans | None = None
+        self,
+        worker: WorkerSettings,
+        files: Mapping[str, Mapping[str, str]],
+        spans: BatchSpans | None = None,
+        small_batches: SmallBatches | None = None,
     ) -> None:
         self.worker = worker
         self._spans = spans
-        self._small_batches = SmallBatches(worker)
+        self._small_batches = small_batches or SmallBatches(worker)
         self._keyspaces = Keyspaces(worker.model, files)
         self._topics = TopicQueries(worker)
         self.connectors = Connectors(worker, self._topics.earliest)
@@ -135,7 +143,8 @@ class Worker:
         helps. Raises ConfigError for a configuration that cannot work.
         """
         directory = self.worker.checkpoint_dir.absolute()
-        with owned(directory, self._may_stand_by, self._stopping.is_set, self._stand_by) as is_ours:
+        stand_by = partial(serve_standby, self.worker)
+        with owned(directory, self._may_stand_by, self._stopping.is_set, stand_by) as is_ours:
             if is_ours:
                 self._started = time.monotonic()  # servers have the same time to come when a standby takes over
                 self._run()
@@ -237,7 +246,9 @@ class Worker:
         # 4. queries, snapshots and verifications, from when Spark is there
         if self._spark_start is not None and self._spark_start.done() and self._spark is None:
             self._spark = self._spark_start.result()
-            load_modules(self._spark)  # not before: a standby does not need what takes memory
+            self._small_batches.start()  # not before: a standby does not need what takes memory
+            if self._has_state() or not self._small_batches.are_taken:
+                load_modules(self._spark)
             states = None if self._member is None else self._member.state_directories
             self._followers = KeysQueries(self.worker, self.connectors, directory, self._spark, states)
             self.snapshots.start(self._spark)
@@ -288,20 +299,6 @@ class Worker:
         self._data_sources.close()
         self._topics.close()
 
-    @contextlib.contextmanager
-    def _stand_by(self, reason: Callable[[], str]) -> Iterator[None]:
-        """Answer health checks meanwhile: a standby is alive, and is not ready."""
-        listener = None
-        try:
-            listener = serve_standby(self.worker, lambda: f"standby: {reason()}")
-        except HelenusError as error:  # the other worker may be on this machine, and listen there
-            _log.warning("standby.not_listening", reason=str(error))
-        try:
-            yield
-        finally:
-            if listener is not None:
-                listener.shutdown()
-
     def _load_saved(self) -> None:
         """Read what is saved; in a group, when the brokers answer. Raises HelenusError."""
         while not self._is_loaded and not self._stopping.is_set():
@@ -325,12 +322,13 @@ class Worker:
         self._is_loaded = True
 
     def _start_spark(self, directory: Path) -> Any:
-        from helenus_connector.query.spark_session import start_session
-
         fence_all(self.worker.checkpoint_dir.absolute(), self._stopping.is_set)
-        has_state = any(connector.settings.state != "none" for connector in self.connectors.all().values())
-        has_state |= self.worker.state_checkpoint_dir != ""  # a standby knows no connectors yet
-        return start_session(self.worker, directory, has_state)
+        return start_session(self.worker, directory, self._has_state())
+
+    def _has_state(self) -> bool:
+        """Return whether queries may have state. A standby knows no connectors yet."""
+        states = (connector.settings.state for connector in self.connectors.all().values())
+        return self.worker.state_checkpoint_dir != "" or any(state != "none" for state in states)
 
     def _run_due_work(self, directory: Path) -> None:
         """Do what is due: queries of new groups, changed plans, lag."""
@@ -368,6 +366,8 @@ class Worker:
     def _new_query(self, group: str, directory: Path) -> EventsQuery | RowsQuery:
         journals = None if self._member is None else self._member.journals
         if self._has_rows(group):
+            from helenus_connector.state.rows.query import RowsQuery  # with Arrow, which others need not load
+
             states = None if self._member is None else self._member.state_directories
             return RowsQuery(self.worker, self.connectors, group, directory, self.snapshots, states, journals)
         more = self.snapshots.need, self._spans, journals, self._small_batches

@@ -22,6 +22,7 @@ class Slices:
     """A Spark that runs each task here, one after the other."""
 
     error: Exception | None = None
+    take_parts: Callable[[], Sequence[TaskRanges]] | None = None
 
     def collect(
         self, file: Path, parts: Sequence[TaskRanges], function: Callable[[Iterator[TaskRanges]], Iterator[Any]]
@@ -54,6 +55,29 @@ def test_no_batch_runs_what_was_offered_for_another(tmp_path: Path) -> None:
     with pytest.raises(HelenusError, match="without asking") as error:
         job.run(SLICES, tmp_path / "parts", lambda _: sizes)
     assert error.value.kind is Kind.BATCH_FAILED
+
+
+def test_what_a_thread_planned_is_in_a_file_for_its_job_alone(tmp_path: Path) -> None:
+    """A batch without a job has none. `PlanningThread` gives nothing twice."""
+    planned, file = [[TaskRanges([], 7), TaskRanges([], 8)], [TaskRanges([], 9)]], tmp_path / "parts"
+    context, read = MagicMock(_encryption_enabled=False), list[int]()
+
+    def run_in_java(offered: str, tasks: int, _: bytearray, results: str) -> None:
+        with Path(offered).open("rb") as file_rows:
+            rows = list(CPickleSerializer().load_stream(file_rows))
+        assert len(rows) == tasks
+        read.extend(row.most_bytes for row in rows)
+        with Path(results).open("wb") as out:
+            CPickleSerializer().dump_stream([0] * tasks, out)
+
+    context._jvm.helenus.Job.return_value.run.side_effect = run_in_java
+    context._temp_dir = str(tmp_path)
+    jobs = job.SparkJobs(context, lambda: planned.pop(0))
+    assert job.run(jobs, file, lambda _: sizes) == [0, 0]
+    assert read == [7, 8]
+    assert job.run(jobs, file, lambda _: sizes, lambda parts, _: [len(parts)]) == [1]
+    assert read == [7, 8]
+    assert not file.exists()
 
 
 def test_an_error_of_a_task_is_ours_again(tmp_path: Path) -> None:

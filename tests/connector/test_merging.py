@@ -24,7 +24,7 @@ from helenus_connector.interfaces.event import Event
 from helenus_connector.interfaces.merged_change import GapEvent, MergedChange, PoisonEvent, ReadRequest, RowChange
 from helenus_connector.log.events import OffsetRange
 from helenus_connector.pipeline.merged_stage import MergedStage
-from helenus_connector.query import _task_reader
+from helenus_connector.query import _placed_reader
 from helenus_connector.query._batch_limits import TaskRanges, TopicRanges
 from helenus_connector.query.event_packs import PartitionNote, unpack_events
 from helenus_connector.state.rows._change_pack import pack_changes, unpack_changes
@@ -102,12 +102,12 @@ def read(
         for p, of_partition in events_by_partition.items()
     )
     in_turns = [chunk for turn in zip_longest(*chunks) for chunk in turn if chunk]
-    monkeypatch.setattr(_task_reader, "read", lambda *_: (chunk for chunk in in_turns))
+    monkeypatch.setattr(_placed_reader, "read", lambda *_: (chunk for chunk in in_turns))
     ranges = tuple(OffsetRange("events-ks.t", partition, 0, 100) for partition in events_by_partition)
     plan = QueryPlan(WorkerSettings.from_properties(LEAST, "worker"), {}, "/tmp/none", places=places)
     rules = MergeRules(patience_s=60, markers=True, trusts_absence=True).to_json()
     parts = TaskRanges([TopicRanges(ranges, "fail", 0)], 1, float(NOW), rules)  # of one byte: the limit does not count
-    return pd.concat([batch.to_pandas() for batch in _task_reader.read_places(plan, parts)])
+    return pd.concat([batch.to_pandas() for batch in _placed_reader.read_places(plan, parts)])
 
 
 def merged(

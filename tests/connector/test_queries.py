@@ -94,6 +94,7 @@ def test_half_written_files_of_a_killed_run_are_removed(tmp_path: Path, monkeypa
     stream = MagicMock()
     session = MagicMock(readStream=stream)
     monkeypatch.setattr(events_query, "SparkJobs", MagicMock())
+    monkeypatch.setattr(events_query.PlanningThread, "for_session", lambda *_: None)
     monkeypatch.setattr(query_runner, "start_query", MagicMock())
     query._begin(SimpleNamespace(newSession=lambda: session, sparkContext=None), MagicMock())
     assert stream.mock_calls

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -222,11 +223,94 @@ def test_one_that_cannot_start_leaves_batches_to_spark(
     assert [entry["event"] for entry in logs] == ["small_batches.away"]
 
 
-def test_it_ends_with_the_worker(tmp_path: Path) -> None:
+FORKS = """
+import json, os, sys, test_small_batches as t, threading, time
+from functools import partial
+from helenus_connector.query import small_batches as module
+from helenus_schemas.errors import HelenusError
+module._START_AFTER_S = 0.0
+batches = module.SmallBatches(t.settings())
+batches.fork()
+forked = batches._process
+batches.start()
+assert batches._process is forked, "one is enough"
+process, *sizes = t.run(batches, t.process_and_sizes, 3, 4)  # the first batch: it is there
+command = [open(f"/proc/{pid}/cmdline").read() for pid in (os.getpid(), process)]
+files = [os.readlink(f"/proc/{process}/fd/{number}") for number in (0, 1, 2)]
+report = {"sizes": sizes, "is_forked": command[0] == command[1], "session": os.getsid(process) == process,
+    "input": files[0], "is_error": files[1] == files[2]}
+try:
+    t.run(batches, t.end, 1)
+except HelenusError as error:
+    report["error"] = str(error)
+other, *_ = t.run_when_ready(batches)
+report["is_program"] = module._MODULE in open(f"/proc/{other}/cmdline").read()
+batches.close()
+report["ended"] = [not os.path.exists(f"/proc/{pid}") for pid in (process, other)]
+print(json.dumps(report))
+
+threading.Thread(target=time.sleep, args=(0.5,)).start()
+late = module.SmallBatches(t.settings())
+late.fork()  # a fork would have its locks, and not the thread
+print(json.dumps({"late": late._process is None}))
+without = module.SmallBatches(t.settings(**{"small.batch.events": "0"}))
+without.fork()
+without.start()
+print(json.dumps({"without": without._process is None, "are_taken": without.are_taken}))
+"""
+
+
+def test_it_is_forked_once_from_a_worker_that_has_no_threads_yet() -> None:
+    """What fails then is done anew by a program: the worker has threads by then."""
+    path = {**os.environ, "PYTHONPATH": str(Path(__file__).parent)}
+    ended = subprocess.run(
+        [sys.executable, "-c", FORKS], capture_output=True, text=True, env=path, timeout=WAIT_S, check=False
+    )
+    assert ended.returncode == 0, ended.stderr
+    report, late, without = map(json.loads, ended.stdout.splitlines())
+    assert "ended with status -9" in report.pop("error")
+    assert report == {
+        "sizes": [3, 4],
+        "is_forked": True,
+        "session": True,
+        "input": "/dev/null",
+        "is_error": True,
+        "is_program": True,
+        "ended": [True, True],
+    }
+    assert late == {"late": True}
+    assert without == {"without": True, "are_taken": False}
+
+
+def test_the_first_batch_waits_for_one_that_loads_its_modules(batches: SmallBatches) -> None:
+    """Spark's Python workers would have to load the same."""
+    batches.start()
+    assert batches._process is not None
+    assert not batches._process._is_ready
+    process, *_ = run(batches, process_and_sizes, 1)
+    assert process != os.getpid()
+
+
+def test_no_batch_waits_long_for_one_that_does_not_come(
+    batches: SmallBatches, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    stuck = tmp_path / "python"
+    stuck.write_text(f"#!/bin/sh\nexec sleep {WAIT_S}\n")
+    stuck.chmod(0o700)
+    monkeypatch.setattr(sys, "executable", str(stuck))
+    batches.start()
+    assert run(batches, process_and_sizes, 1, is_wanted=False) is None
+    monkeypatch.setattr(module, "_LOADING_S", 0.1)
+    batches.start()
+    assert run(batches, process_and_sizes, 1) is None
+
+
+@pytest.mark.parametrize("begin", ["fork", "start"])
+def test_it_ends_with_the_worker(begin: str) -> None:
     """Also with one that is killed: what it wrote later might be outdated."""
     script = (
         "import time, test_small_batches as t, helenus_connector.query."
-        "small_batches as m\nm._START_AFTER_S = 0.0\nbatches = m.SmallBatches(t.settings())\n"
+        f"small_batches as m\nbatches = m.SmallBatches(t.settings())\nbatches.{begin}()\n"
         "print(t.run_when_ready(batches)[0], flush=True); time.sleep(60)"
     )
     command = [sys.executable, "-c", script]

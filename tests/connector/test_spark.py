@@ -383,6 +383,19 @@ def test_a_job_is_one_call_of_java(tmp_path: Path, public: str) -> None:
     assert offered == "False"
 
 
+@pytest.mark.parametrize("arenas", [None, "8"])
+def test_java_has_few_arenas_unless_the_environment_says_otherwise(
+    arenas: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("MALLOC_ARENA_MAX", raising=False)
+    if arenas is not None:
+        monkeypatch.setenv("MALLOC_ARENA_MAX", arenas)
+    before = dict(os.environ)
+    with module._start_variables(has_internals=True):
+        assert os.environ["MALLOC_ARENA_MAX"] == (arenas or "2")
+    assert dict(os.environ) == before
+
+
 SCRIPT = """
 import sys
 from pathlib import Path

@@ -20,7 +20,7 @@ from helenus_connector.metrics import Labels
 from helenus_connector.rest._call import RestCall
 from helenus_connector.rest._verifications import VerificationResources
 from helenus_connector.testing.broker import MemoryPlanner
-from helenus_connector.verify import _metrics, verifications
+from helenus_connector.verify import _engine, _metrics, verifications
 from helenus_connector.verify.report import EXPIRED, MISSING, STALE, DifferingKeys, Progress, VerifyReport
 from helenus_connector.verify.verifications import Verifications
 from helenus_schemas.errors import HelenusError, Kind
@@ -48,7 +48,7 @@ class House:
         self.found: VerifyReport | Exception = report()
         self.begun = threading.Event()
         self.waits = False
-        monkeypatch.setattr(verifications, "verify", self._verify)
+        monkeypatch.setattr(_engine, "verify", self._verify)
 
     def ask(self, method: str, body: Any = None, name: str = "n") -> tuple[int, Any]:
         try:

@@ -21,6 +21,7 @@ from typing import Any
 
 import pytest
 from bench.chaos.new_node import nodes_up
+from bench.processes import python_workers
 from cassandra import ConsistencyLevel, OperationTimedOut, ReadTimeout, WriteTimeout
 from cassandra.cluster import EXEC_PROFILE_DEFAULT, Cluster, ExecutionProfile
 from cassandra.policies import WhiteListRoundRobinPolicy
@@ -424,8 +425,10 @@ def test_workers_that_die_hand_their_partitions_to_others(pipeline: Three, sessi
     with Workload(session, ALL_KINDS, seed=7):
         for _ in range(4):
             time.sleep(1)
-            for pid in python_workers(pipeline):
-                os.kill(pid, signal.SIGKILL)
+            assert pipeline.connector.process is not None
+            for pid in python_workers(pipeline.connector.process.pid):
+                with suppress(ProcessLookupError):  # with what it was forked from
+                    os.kill(pid, signal.SIGKILL)
                 killed.add(pid)
     pipeline.wait_confirmed(ALL_KINDS, session)
     assert len(killed) > 2, "others took over"
@@ -448,17 +451,3 @@ def test_a_value_changed_and_restored_around_a_kill_between_flush_and_mark(
 
     eventually(there_and_back, "a worker is killed")
     pipeline.wait_confirmed(ROWS, session)
-
-
-def python_workers(pipeline: Three) -> list[int]:
-    """Spark's Python workers of this test's connector: forks of its daemon."""
-    parents: dict[int, int] = {}
-    for entry in Path("/proc").iterdir():
-        try:
-            if b"helenus_connector.daemon" in (entry / "cmdline").read_bytes():
-                environment = (entry / "environ").read_bytes()
-                if f"HELENUS_TEST={pipeline.directory}".encode() in environment:
-                    parents[int(entry.name)] = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
-        except (OSError, ValueError):
-            continue
-    return [pid for pid, parent in parents.items() if parent in parents]

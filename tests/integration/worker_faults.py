@@ -153,12 +153,10 @@ class WorkerFaults:
         _signal(pids, signal.SIGCONT)
 
     def kill_python_workers(self) -> None:
-        """Some of Spark's, or all, and now and then what they are forked from."""
-        members = [
-            int(path.name)
-            for path in _family(self.choose_worker())
-            if b"helenus_connector.daemon" in processes.contents(path, "cmdline")
-        ]
+        """Some of them, or all, and now and then what Spark's are forked from."""
+        worker = self.choose_worker()
+        assert worker.process is not None
+        members = processes.python_workers(worker.process.pid)
         if members:
             _signal(self._chance.sample(members, self._chance.randint(1, len(members))), signal.SIGKILL)
         time.sleep(1)

@@ -1,4 +1,4 @@
-"""Plan batches, in a process of the driver's host: what each reads of the events topics, divided among tasks.
+"""Plan batches, on the driver's host: what each reads of the events topics, divided among tasks.
 
 An offset is `{"tick": n, "topics": {topic: {partition: next offset}}, "logs": text of lineages}`; `logs` is the name of
 the lineages (`_topic_losses`) in the checkpoints of all versions. The tick moves when
@@ -139,6 +139,8 @@ class BatchPlanner:
         self._idle: tuple[dict[str, Any], Offsets, Lineages, QueryPlan] | None = None
         self._warm_batch: tuple[dict[str, Any], dict[str, Any]] | None = None  # the last one: where it starts and ends
         self._warm_turn = 0
+        self.is_retired = False
+        """Whether its run has ended. Another run has another planner, and the files are that one's."""
 
     def prepare_available_now(self) -> None:
         """Let the query end where its topics end now."""
@@ -373,6 +375,8 @@ class BatchPlanner:
 
     def _note_broker_error(self, error: str | None) -> None:
         """Log, once each time, that the broker is away or back, and tell the driver, which would not notice."""
+        if self.is_retired:
+            return
         if error is not None and not self._broker_error:
             structlog.get_logger(__name__).warning("source.broker_away", error=error)
             self.plan.away_file.write_text(error)

@@ -1,5 +1,5 @@
-"""The process of `small_batches`: `python -m helenus_connector.query._small_batch_process CONNECTION PARENT`, a file
-descriptor and the worker's process id.
+"""The process of `small_batches`: forked from the worker's, or as a program, `python -m
+helenus_connector.query._small_batch_process CONNECTION PARENT`, a file descriptor and the worker's process id.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ import pickle
 import socket
 import sys
 from contextlib import suppress
+from typing import NoReturn
 
 # A batch's function is of that room, and needs what it imports.
 import helenus_connector.query.events_query  # noqa: F401
@@ -24,8 +25,28 @@ def main() -> None:
     worker_process.kill_with_parent()
     logs.configure()  # until a batch follows its worker's
     freeze("small batches")
-    connection = socket.socket(fileno=int(sys.argv[1]))
-    if os.getppid() != int(sys.argv[2]):  # it ended before this process could ask to end with it
+    serve(socket.socket(fileno=int(sys.argv[1])), int(sys.argv[2]))
+
+
+def serve_forked(parents_end: socket.socket, connection: socket.socket, parent: int) -> NoReturn:
+    """Do the same in a process that was just forked, in a session of its own: Ctrl-C in a terminal is for the worker.
+    Never returns to what the worker would do next.
+    """
+    try:
+        worker_process.kill_with_parent()
+        parents_end.close()
+        os.setsid()
+        with open(os.devnull, "rb") as nothing:
+            os.dup2(nothing.fileno(), 0)
+        os.dup2(2, 1)
+        serve(connection, parent)
+    finally:
+        os._exit(0)
+
+
+def serve(connection: socket.socket, parent: int) -> None:
+    """Answer one request after the other, until the connection ends."""
+    if os.getppid() != parent:  # it ended before this process could ask to end with it
         return
     with suppress(OSError), connection.makefile("rwb") as stream:
         stream.write(b"1")  # ready

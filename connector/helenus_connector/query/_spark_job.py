@@ -36,17 +36,22 @@ _LARGE = 1 << 20
 
 
 def offer(file: Path, parts: Sequence[TaskRanges]) -> None:
-    """Write what each task of the next batch reads. Called in the planner."""
+    """Write what each task of the next batch reads. Called in the planner, or before a
+    job.
+    """
     rows = io.BytesIO()
     _PICKLED.dump_stream(parts, rows)
     replace(file, rows.getvalue())
 
 
 class SparkJobs:
-    """Runs jobs in a Spark context, in the pool and the job group of the thread that asks."""
+    """Runs jobs in a Spark context, in the pool and the job group of the thread that asks. `take_parts` returns what
+    the tasks of a batch read, where they are not in a file.
+    """
 
-    def __init__(self, context: Any) -> None:
+    def __init__(self, context: Any, take_parts: Callable[[], Sequence[TaskRanges]] | None = None) -> None:
         self._context = context
+        self.take_parts = take_parts
         self._java: Any = None
         classes = own_classes(context)
         if classes is not None:
@@ -64,12 +69,24 @@ class SparkJobs:
         command = CloudPickleSerializer().dumps((partial(_run_partition, function), None, _PICKLED, _PICKLED))
         if len(command) > _LARGE:  # PySpark makes a broadcast of it
             return self._collect_publicly(parts, function)
+        if self.take_parts is not None:
+            offer(file, parts)
         with tempfile.NamedTemporaryFile(dir=self._context._temp_dir) as results:
             self._java.run(str(file), len(parts), bytearray(command), results.name)
             return list(_PICKLED.load_stream(results))
 
     def _collect_publicly(self, parts: Sequence[TaskRanges], function: Function[T]) -> list[T]:
         return list(self._context.parallelize(parts, len(parts)).mapPartitions(function).collect())
+
+
+def _offered(file: Path) -> list[TaskRanges]:
+    """Return what `offer` wrote. Raises HelenusError."""
+    try:
+        with file.open("rb") as rows:
+            return list(_PICKLED.load_stream(rows))
+    except FileNotFoundError:
+        problem = "Spark began a batch without asking which events it has"
+        raise HelenusError(Kind.BATCH_FAILED, problem, str(file)) from None
 
 
 def _run_partition(function: Function[T], _: int, parts: Iterator[TaskRanges]) -> Iterator[T]:
@@ -86,12 +103,7 @@ def run(
     that the batch reads. What `run_small` returns for its parts and that function, unless it is None, is instead of a
     job. Raises HelenusError if a task raised it, and what Spark raises.
     """
-    try:
-        with file.open("rb") as offered:
-            parts = list(_PICKLED.load_stream(offered))
-    except FileNotFoundError:
-        problem = "Spark began a batch without asking which events it has"
-        raise HelenusError(Kind.BATCH_FAILED, problem, str(file)) from None
+    parts = _offered(file) if jobs.take_parts is None else jobs.take_parts()
     try:
         if not parts:
             return []

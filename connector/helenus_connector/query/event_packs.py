@@ -9,15 +9,12 @@ from dataclasses import dataclass, field
 from itertools import accumulate, repeat
 from typing import Any
 
-import pyarrow as pa
-
 from helenus_connector.gate.event_content import identity
 from helenus_connector.interfaces.event import Event
 from helenus_connector.log.events import Message
 from helenus_schemas.errors import HelenusError
 from helenus_schemas.event.own_format import match_own_format, parse_match
 
-_PLACED = pa.schema([("place", pa.int32()), ("turn", pa.int32()), ("notes", pa.binary()), ("events", pa.binary())])
 _PACK_EVENTS = 1_000
 _PACK_BYTES = 1 << 20
 _WITHOUT_REFERENCES = 2  # a version of marshal's: later ones look each object up, as it may come again
@@ -113,13 +110,3 @@ def unpack_events(events: bytes) -> list[Event]:
     topic, partition, *columns = marshal.loads(events)
     # By its own constructor a named tuple takes twice as long.
     return list(map(_new, repeat(Event), zip(repeat(topic), repeat(partition), *columns, strict=False)))
-
-
-def placed_row(
-    partition_value: int, turn: int, notes: bytes | None = None, events: bytes | None = None
-) -> pa.RecordBatch:
-    """Return one row of `source.PLACED`: the `turn`-th of a partition, from 0, since a shuffle need not keep their
-    order.
-    """
-    fields = zip((partition_value, turn, notes, events), _PLACED.types, strict=True)
-    return pa.RecordBatch.from_arrays([pa.array([field], kind) for field, kind in fields], schema=_PLACED)

@@ -26,6 +26,7 @@ from helenus_connector.journal.recovery import DriverMemory, JournalOfRun
 from helenus_connector.journal.support import NOT_FENCED, not_supported, obstacle
 from helenus_connector.query._batch_limits import TaskRanges
 from helenus_connector.query._driver_batch import DriverBatches
+from helenus_connector.query._planning_thread import PlanningThread
 from helenus_connector.query._spark_job import Function, SparkJobs
 from helenus_connector.query._worker_task import TopicResult
 from helenus_connector.query.batch_metrics import note_failed_attempt
@@ -87,6 +88,7 @@ class EventsQuery(QueryRunner):
         self._slots = 1
         self._start = 0
         self._session: Any = None
+        self._planning: PlanningThread | None = None
         self._journals = journals
         self._ownership = TopicOwnership(worker, group, connectors.term, None if journals is None else journals.epochs)
         self._journal: JournalOfRun | None = None
@@ -218,10 +220,15 @@ class EventsQuery(QueryRunner):
             None if self._journals is None else self._commit_outcomes,
             self._run_small,
         )
-        query = self.begin_in_turn(partial(self._begin, spark, batches))
-        if query is not None:
-            _log.info("query.started", group=self._group)
-            self.watch(query)
+        try:
+            query = self.begin_in_turn(partial(self._begin, spark, batches))
+            if query is not None:
+                _log.info("query.started", group=self._group)
+                self.watch(query)
+        finally:
+            if self._planning is not None:
+                self._planning.close()
+                self._planning = None
 
     def _run_small(self, parts: Sequence[TaskRanges], function: Function[TopicResult], waits: int) -> Any:
         if self._small_batches is None:
@@ -340,8 +347,10 @@ class EventsQuery(QueryRunner):
         plan, _ = self.refresh()
         if self._session is None:
             self._session = new_session(self._worker, spark)
-        frame = read_stream(self._session, plan.file)
-        process = partial(self._process, batches, SparkJobs(spark.sparkContext))
+        self._planning = planning = PlanningThread.for_session(spark.sparkContext, plan.file)
+        frame = read_stream(self._session, plan.file, planning)
+        jobs = SparkJobs(spark.sparkContext, None if planning is None else planning.take_parts)
+        process = partial(self._process, batches, jobs)
         return self.start_stream(spark, f"helenus-{self._group}", frame, self._worker.batch_interval_ms, process)
 
     def _begin_batch(self, spark: Any) -> tuple[QueryPlan, Mapping[str, Task]]:

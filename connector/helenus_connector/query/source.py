@@ -1,4 +1,5 @@
-"""The streaming source: events topics as a Spark Python Data Source.
+"""The streaming source: events topics as a Spark Python Data Source. Queries with state have it, and all where our
+classes of Java can't be used; others have that of `_planning_thread`.
 
 Spark takes it through three short-lived processes before a query starts, which need its names alone. So this module
 imports neither settings nor clients: what uses them does, in the process that plans and in those that read.
@@ -87,7 +88,7 @@ class EventsReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         from helenus_connector.control.plan import QueryPlan
         from helenus_connector.query._batch_limits import TaskRanges
-        from helenus_connector.query._task_reader import read_places
+        from helenus_connector.query._placed_reader import read_places
         from helenus_connector.query.garbage import freeze
 
         assert isinstance(partition, TaskRanges)

@@ -114,8 +114,7 @@ def start_session(worker: WorkerSettings, directory: Path, has_state: bool = Fal
     if reason is None:
         ask_once()
     settings = _spark_settings(worker, directory)
-    submitted = is_submitted()
-    spark = _start_in_java(worker, settings) if submitted else _start_java(worker, settings, directory, has_state)
+    spark = _start_in_java(worker, settings) if is_submitted() else _start_java(worker, settings, directory, has_state)
     spark.sparkContext.setLogLevel("OFF")
     _silence_shutdown_errors(spark)
     warn_of_public_api(spark.sparkContext, reason)
@@ -217,10 +216,12 @@ def run_task(spark: Any) -> None:
 def _start_variables(has_internals: bool) -> Iterator[None]:
     """Have Java processes that start meanwhile put our `sitecustomize`, which knows PySpark's internals, before others
     for their Python processes; and Spark's script neither ask Python where Spark is, nor compile what builds Java's
-    command line.
+    command line. Java's hundred threads share two of malloc's arenas, of which each keeps memory.
     """
-    before = {name: os.environ.get(name) for name in ("SPARK_HOME", "SPARK_LAUNCHER_OPTS", "PYTHONPATH")}
+    names = ("SPARK_HOME", "SPARK_LAUNCHER_OPTS", "PYTHONPATH", "MALLOC_ARENA_MAX")
+    before = {name: os.environ.get(name) for name in names}
     os.environ["SPARK_HOME"] = str(spark_home())
+    os.environ.setdefault("MALLOC_ARENA_MAX", "2")
     os.environ["SPARK_LAUNCHER_OPTS"] = f"-XX:TieredStopAtLevel=1 {before['SPARK_LAUNCHER_OPTS'] or ''}"
     if has_internals:
         os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(_PYTHON_PATH), before["PYTHONPATH"]]))
@@ -335,10 +336,7 @@ def settled_task_slots(spark: Any, is_over: Callable[[], bool]) -> int:
         time.sleep(_POLL_S)
     slots = task_slots(spark)
     fields = {"executors": max(executors, 0), "slots": slots, "waited_s": round(time.monotonic() - begun, 1)}
-    if executors > 0:
-        _log.info("spark.executors", **fields)
-    else:
-        _log.warning("spark.executors", **fields)
+    (_log.info if executors > 0 else _log.warning)("spark.executors", **fields)
     return slots
 
 

@@ -10,6 +10,7 @@ import structlog
 
 from helenus_connector.config.worker import WorkerSettings
 from helenus_connector.control.plan import QueryPlan
+from helenus_connector.query._planning_thread import FORMAT, PlanningThread
 from helenus_connector.query.handover import start_query
 from helenus_connector.query.internals import has_internals
 from helenus_connector.query.source import EventsSource
@@ -21,17 +22,21 @@ _LONGEST_S = 60.0
 
 
 def new_session(worker: WorkerSettings, spark: Any) -> Any:
-    """Return a session of Spark's that knows our source."""
+    """Return a session of Spark's for a query."""
     session = spark.newSession()
-    session.dataSource.register(EventsSource)
     if _CODEGEN not in worker.spark:
         # Or code is written for batches, which have no rows.
         session.conf.set(f"spark.{_CODEGEN}", "false")
     return session
 
 
-def read_stream(session: Any, plan: Path) -> Any:
-    """Return the stream of a saved plan, as a DataFrame."""
+def read_stream(session: Any, plan: Path, planning: PlanningThread | None) -> Any:
+    """Return the stream of a saved plan, as a DataFrame: `planning` has its batches, or without one the source in
+    Python.
+    """
+    if planning is not None:
+        return session.readStream.format(FORMAT).option("planning", planning.name).load()
+    session.dataSource.register(EventsSource)
     return session.readStream.format("helenus-events").option("plan", str(plan)).load()
 
 
@@ -46,14 +51,19 @@ def warm_up(worker: WorkerSettings, spark: Any, directory: Path) -> None:
     plan = QueryPlan(worker.model_copy(update={"checkpoint_dir": warm_up_directory}), {}, str(warm_up_directory), _NAME)
     plan.save()
     plan.due_file.write_text("0")
-    rows = read_stream(new_session(worker, spark), plan.file)
-    writer = rows.writeStream.queryName(f"helenus-{_NAME}").option("checkpointLocation", str(plan.checkpoint))
+    planning = PlanningThread.for_session(spark.sparkContext, plan.file)
     batch_done = threading.Event()
-    query = start_query(spark.sparkContext, writer, lambda _: batch_done.set())
+    query: Any = None
     try:
+        rows = read_stream(new_session(worker, spark), plan.file, planning)
+        writer = rows.writeStream.queryName(f"helenus-{_NAME}").option("checkpointLocation", str(plan.checkpoint))
+        query = start_query(spark.sparkContext, writer, lambda _: batch_done.set())
         if not batch_done.wait(_LONGEST_S):
             _log.debug("standby.not_warm", reason=str(query.exception() or f"no batch within {_LONGEST_S:.0f} s"))
     finally:
-        query.stop()
+        if query is not None:
+            query.stop()
+        if planning is not None:
+            planning.close()
     if has_internals(spark.sparkContext):
         spark.sparkContext._jvm.java.lang.System.gc()

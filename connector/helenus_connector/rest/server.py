@@ -6,8 +6,8 @@ import asyncio
 import re
 import threading
 import time
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from functools import partial
 from typing import Any
 from urllib.parse import unquote
@@ -141,10 +141,14 @@ def serve(
     return _serve(settings, application(settings, connectors, snapshots, verifications, history, ready, health))
 
 
-def serve_standby(settings: WorkerSettings, standby: Callable[[], str]) -> RestListener:
-    """Listen on `listeners` as `serve`, for a worker that waits for another one: it is alive and not ready, and has
-    nothing else to show. `standby` says what it waits for.
+@contextmanager
+def serve_standby(settings: WorkerSettings, reason: Callable[[], str]) -> Iterator[None]:
+    """Listen on `listeners` meanwhile, as `serve`, for a worker that waits for another one: it is alive and not ready,
+    and has nothing else to show. `reason` says what it waits for.
     """
+
+    def standby() -> str:
+        return f"standby: {reason()}"
 
     def refused(_: RestCall) -> Response:
         return error_response(503, standby())
@@ -155,7 +159,16 @@ def serve_standby(settings: WorkerSettings, standby: Callable[[], str]) -> RestL
         **_PROCESS_RESOURCES,
         "/{path:path}": dict.fromkeys(("GET", "POST", "PUT", "PATCH", "DELETE"), refused),
     }
-    return _serve(settings, _guarded(settings, resources))
+    listener = None
+    try:
+        listener = _serve(settings, _guarded(settings, resources))
+    except HelenusError as error:  # the other worker may be on this machine, and listen there
+        _log.warning("standby.not_listening", reason=str(error))
+    try:
+        yield
+    finally:
+        if listener is not None:
+            listener.shutdown()
 
 
 def serve_member(

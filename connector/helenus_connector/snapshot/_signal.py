@@ -13,9 +13,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import pyarrow as pa
-from pyarrow import compute
-
 EXECUTE, STOP, PAUSE, RESUME = "execute-snapshot", "stop-snapshot", "pause-snapshot", "resume-snapshot"
 _TYPES = (EXECUTE, STOP, PAUSE, RESUME)
 _KINDS = ("incremental", "blocking")
@@ -88,6 +85,9 @@ def _parse_condition(condition: Any) -> tuple[str, str]:
 
 def _matching_names(pattern: str, names: Sequence[str]) -> set[str]:
     # RE2, of Arrow's: it takes linear time. With Python's `re` a short pattern can stop the worker for ever.
+    import pyarrow as pa
+    from pyarrow import compute
+
     try:
         is_matching = compute.match_substring_regex(pa.array(names, pa.string()), pattern=rf"\A(?:{pattern})\z")
     except (pa.ArrowInvalid, UnicodeError):

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import structlog
 
@@ -20,11 +20,13 @@ from helenus_connector.log.choice import planner
 from helenus_connector.log.events import behind, ends
 from helenus_connector.metrics import Labels
 from helenus_connector.verify import _metrics
-from helenus_connector.verify._engine import Behind, verify
 from helenus_connector.verify._report_file import ReportFile
 from helenus_connector.verify.options import VerifyOptions
 from helenus_connector.verify.report import Progress, VerifyReport, VerifyStopped
 from helenus_schemas.errors import HelenusError, Kind
+
+if TYPE_CHECKING:
+    from helenus_connector.verify._engine import Behind
 
 State = Literal["WAITING", "RUNNING", "DONE", "FAILED", "STOPPED"]
 _log = structlog.get_logger(__name__)
@@ -144,6 +146,8 @@ class Verifications:
             self._requested.clear()
 
     def _verify(self, spark: Any, verification: Verification) -> None:
+        from helenus_connector.verify import _engine  # with Arrow, which others need not load
+
         connector, keyspace, table = verification.labels
         where = {"connector": connector, "table": f"{keyspace}.{table}"}
         verification.state, verification.progress.since = "RUNNING", time.time()
@@ -151,7 +155,7 @@ class Verifications:
         try:
             verification.progress.check()
             [task] = self._tasks(connector, [table])
-            report = verify(
+            report = _engine.verify(
                 spark,
                 self._worker,
                 task.settings,

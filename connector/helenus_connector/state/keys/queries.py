@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import structlog
 
@@ -13,7 +13,9 @@ from helenus_connector.config.worker import WorkerSettings
 from helenus_connector.control.connectors import Connectors
 from helenus_connector.control.status import Connector
 from helenus_connector.group.state_directories import StateDirectories
-from helenus_connector.state.keys._query import KeysQuery
+
+if TYPE_CHECKING:
+    from helenus_connector.state.keys._query import KeysQuery
 
 _log = structlog.get_logger(__name__)
 
@@ -49,6 +51,8 @@ class KeysQueries:
                 _report_failure(connectors[name], query)
         for name, connector in connectors.items():
             if name not in self._queries and (tables := _followed_tables(connector)):
+                from helenus_connector.state.keys._query import KeysQuery  # with Arrow, which others need not load
+
                 query = KeysQuery(self._worker, name, tables, self._directory, self._connectors.term, self._states)
                 self._queries[name] = query
                 query.start(self._spark)
