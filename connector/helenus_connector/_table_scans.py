@@ -62,7 +62,11 @@ class TableScans:
         self._connectors.add_from_files(self._keyspaces.find_connectors(self.tables, self._may_wait()))
         due_connectors: dict[object, list[tuple[str, Connector]]] = {}
         for name, connector in self._connectors.all().items():
-            if connector.wanted != "STOPPED" and not connector.error and time.monotonic() >= self._next_scan_at(connector):
+            if (
+                connector.wanted != "STOPPED"
+                and not connector.error
+                and time.monotonic() >= self._next_scan_at(connector)
+            ):
                 registry = connector.settings.value_converter_schema_registry_url
                 due_connectors.setdefault((connector.settings.server, registry), []).append((name, connector))
         for servers, connectors in due_connectors.items():
