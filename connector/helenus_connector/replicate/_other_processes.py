@@ -44,7 +44,8 @@ class OtherProcesses:
 
     def _look(self, own: Collection[tuple[str, int]]) -> bool:
         metadata = self._consumer.list_topics(timeout=_ANSWER_TIMEOUT_S).topics
-        names = {(topic, number) for topic in self._topics for number in metadata[topic].partitions} - set(own)
+        present = [topic for topic in self._topics if topic in metadata]
+        names = {(topic, number) for topic in present for number in metadata[topic].partitions} - set(own)
         if not names:
             return True
         positions = committed(self._consumer, [TopicPartition(*name) for name in sorted(names)])
