@@ -181,10 +181,15 @@ class Topic:
         return partitions
 
     def _read_identity(self) -> dict[int, int]:
-        """Return `identity`. Raises KafkaException."""
+        """Return `identity`. Raises KafkaException while brokers are away."""
         admin = AdminClient(self._conf, logger=self._logger)
         request: Any = admin.describe_topics(TopicCollection([self._topic]), request_timeout=_CONNECT_S)
-        topic_id = str(request[self._topic].result().topic_id)
+        try:
+            topic_id = str(request[self._topic].result().topic_id)
+        except KafkaException as error:
+            if error.args[0].code() in _AWAY_CODES:
+                raise
+            return {}  # brokers that speak Kafka's protocol without this
         if topic_id == _NO_ID:
             return {}
         digest = hashlib.sha256(topic_id.encode()).digest()
@@ -207,6 +212,7 @@ class Topic:
             self._fault = error
 
 
+_AWAY_CODES = (KafkaError._TRANSPORT, KafkaError._TIMED_OUT, KafkaError._ALL_BROKERS_DOWN)
 _LOGIN = "--config has security.protocol, ssl.ca.location, sasl.mechanisms, sasl.username and sasl.password"
 _AWAY = f"is the broker there, and does it want TLS or a login? {_LOGIN}"
 _ADVICE = {
