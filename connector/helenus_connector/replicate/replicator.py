@@ -9,7 +9,7 @@ time. So nothing is fenced, and processes of one consumer group share the partit
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
 from typing import Any
@@ -79,6 +79,14 @@ def refuse_loops(settings: ReplicationSettings, sessions: tuple[Any, Any]) -> No
         if table.cdc:
             problem = "the target's table has CDC enabled: replicated back, each write would be repeated for ever"
             raise HelenusError(Kind.CONFIG, problem, f"target {table.full_name}", _LOOP_ADVICE)
+
+
+def begin_patiently(begin: Callable[[], Replicator], once: bool) -> Replicator:
+    """Return what `begin` makes, which reads definitions. Clusters that do not answer are waited for; with `once` for
+    some attempts. Raises HelenusError.
+    """
+    replicator: Replicator = Patience(once).retry(begin)
+    return replicator
 
 
 class Replicator:
