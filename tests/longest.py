@@ -18,7 +18,8 @@ agent/test_secure+agent/test_statements_live+integration/test_secure_connector+i
 integration/test_secure_pulsar
 agent/test_pulsar_live+agent/test_pulsar_same_live+stack/test_pulsar+sinks/test_pulsar+connector/test_pulsar_events+\
 sinks/test_pulsar_java+connector/test_pulsar_journal+connector/test_pulsar_group_live+stack/test_readers
-sinks/test_kafka+connector/test_kafka_live+connector/test_group_live
+sinks/test_kafka+connector/test_kafka_live+connector/test_group_live+connector/test_replicator_live+\
+integration/test_recipe_topic
 agent/test_modes_live agent/test_versions agent/test_property_live
 
 integration/test_state+integration/test_state_rows+integration/test_many_connectors+integration/test_verify+\

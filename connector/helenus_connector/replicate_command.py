@@ -11,7 +11,14 @@ import structlog
 
 from helenus_connector.config.replication import ReplicationSettings
 from helenus_connector.replicate.comparison import ComparedTable, compare, key_text
-from helenus_connector.replicate.replicator import InitialCopy, Replicator, Stopped, both_sessions, refuse_loops
+from helenus_connector.replicate.replicator import (
+    InitialCopy,
+    Replicator,
+    Stopped,
+    begin_patiently,
+    both_sessions,
+    refuse_loops,
+)
 from helenus_schemas.names import counted
 from helenus_schemas.service import logs
 from helenus_schemas.settings.properties import ConfigError, Problem
@@ -40,9 +47,13 @@ def run_replicator(properties: Path, once: bool, snapshot: Path | None, token_ra
     """Replicate until SIGTERM or Ctrl-C; with `once` to the topics' end. Raises HelenusError."""
     settings = _load(properties)
     with both_sessions(settings, once) as sessions:
-        refuse_loops(settings, sessions)
         request = None if snapshot is None else InitialCopy(snapshot, *token_range)
-        replicator = Replicator(settings, sessions, once, request)
+
+        def begin() -> Replicator:
+            refuse_loops(settings, sessions)
+            return Replicator(settings, sessions, once, request)
+
+        replicator = begin_patiently(begin, once)
 
         def stop(*_: object) -> None:
             replicator.is_stopping = True

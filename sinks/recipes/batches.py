@@ -50,7 +50,9 @@ class Change:
     deleted: pa.Table
     """Keys of rows to delete, each once, none of them among the rows, with the place of the delete."""
     offsets: dict[int, int]
-    """By topic partition the offset to go on with, of those that have been read since the start."""
+    """By topic partition the offset to go on with, of those that have been read since the start; and under -1 a number
+    that tells the topic from a later one of its name.
+    """
 
 
 class Target(Protocol):
@@ -60,7 +62,9 @@ class Target(Protocol):
     limits: Limits
 
     def read_offsets(self, partitions: list[int]) -> dict[int, int]:
-        """Return the offsets to go on with, of those of the topic's partitions of which records are stored."""
+        """Return the offsets to go on with, of those of the topic's partitions of which records are stored, and the
+        number under -1 that was stored with them: see `Change.offsets`.
+        """
 
     def read_schema(self) -> pa.Schema | None:
         """Return the table's columns, and None if there is no table yet."""
@@ -103,7 +107,7 @@ def follow(settings: Settings, read_offsets: Callable[[list[int]], dict[int, int
     """Give batches from the offsets that the target has. Raises Failure; with --once also for what may pass."""
     registry, topic = Registry(settings), Topic(settings, read_offsets)
     schemas = Schemas(registry.get_schema)
-    offsets: dict[int, int] = {}
+    offsets = dict(topic.identity)
     try:
         while True:
             if messages := topic.consume():

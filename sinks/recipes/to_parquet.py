@@ -8,11 +8,13 @@ SQL:
                    QUALIFY row_number() OVER (PARTITION BY customer, order_id ORDER BY _offset DESC) = 1)
     WHERE NOT _deleted
 
-A file is there as a whole or not, with the offsets among its metadata. Needs what batches.py needs.
+A file is there as a whole or not, with the offsets among its metadata. One process fills a directory: a second one is
+refused, in a bucket once it sees a file of the first. Needs what batches.py needs.
 """
 
 from __future__ import annotations
 
+import fcntl
 import io
 import json
 import os
@@ -29,6 +31,7 @@ from settings import Settings
 
 DELETED, OFFSETS = "_deleted", b"recipe.offsets"
 S3 = "s3://"
+_SECOND = "another process fills {}: end it, or the two would overwrite each other's files"
 
 
 class Parquet:
@@ -46,15 +49,22 @@ class Parquet:
         except TypeError as error:
             raise Failure(f"target.* has what pyarrow's S3FileSystem does not take: {error}") from None
         self._directory = str(Path(address).absolute()) if self._is_local else address.removeprefix(S3).rstrip("/")
+        self._lock = -1
         if self._is_local:
             self._files_of.create_dir(self._directory)
+            self._lock = os.open(self._directory, os.O_RDONLY)
+            try:
+                fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise Failure(_SECOND.format(self._directory)) from None
         self._files = self._list_files()
 
     def __enter__(self) -> Parquet:
         return self
 
     def __exit__(self, *_: object) -> None:
-        pass
+        if self._is_local:
+            os.close(self._lock)
 
     def read_offsets(self, partitions: list[int]) -> dict[int, int]:
         schema = self._newest_schema()
@@ -75,6 +85,8 @@ class Parquet:
 
     def store(self, change: Change) -> None:
         """Write a change to a file."""
+        if not self._is_local and self._list_files() != self._files:
+            raise Failure(_SECOND.format(self._directory))
         number = int(Path(self._files[-1]).stem) + 1 if self._files else 1
         schema = change.schema.append(pa.field(DELETED, pa.bool_()))
         rows = change.rows.append_column(DELETED, pa.array([False] * len(change.rows), pa.bool_()))

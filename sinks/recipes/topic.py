@@ -5,11 +5,22 @@ Needs confluent-kafka.
 
 from __future__ import annotations
 
+import hashlib
 import logging
 import time
 from collections.abc import Callable
+from typing import Any
 
-from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, Message, TopicPartition
+from confluent_kafka import (
+    OFFSET_BEGINNING,
+    Consumer,
+    KafkaError,
+    KafkaException,
+    Message,
+    TopicCollection,
+    TopicPartition,
+)
+from confluent_kafka.admin import AdminClient
 from records import Failure
 from settings import Notes, Settings
 
@@ -19,6 +30,10 @@ _BATCH_ONCE_S = 1.0  # as the end is known when it is reached
 _CONNECT_S = 5.0  # librdkafka tries several times within it
 _PATIENCE_S = 30.0  # with --once, without a record or the end of a partition
 _BACKOFF_MAX_S = 30.0
+_LOOK_S = 30.0  # between looks for partitions that the topic got
+IDENTITY = -1
+"""In the place of a partition: the number there is made of the topic's id. Another topic of its name has another."""
+_NO_ID = "AAAAAAAAAAAAAAAAAAAAAA"  # of brokers before 2.8
 notes = Notes()
 
 
@@ -27,11 +42,15 @@ class Topic:
 
     A broker that can't be reached is tried again, without end; with --once, Failure is raised then. It is always for
     records that are no longer there.
+
+    `identity` is to be stored with the offsets: it is empty where brokers give topics no ids.
     """
 
     def __init__(self, settings: Settings, read_offsets: Callable[[list[int]], dict[int, int]]) -> None:
         self._topic, self._brokers, self._once = settings.topic, settings.brokers, settings.once
         self._partitions: set[int] = set()
+        self._assigned: set[int] = set()
+        self.identity: dict[int, int] = {}
         self._ended: set[int] = set()
         self._fault: KafkaError | None = None
         self._group = settings.kafka.get("group.id")
@@ -48,12 +67,14 @@ class Topic:
             "enable.partition.eof": True,
             "error_cb": self._on_error,
         }
+        self._conf, self._logger = conf, quiet
         try:
             self._consumer = Consumer(conf, logger=quiet)
         except KafkaException as error:
             raise Failure(f"a property of the Kafka client is wrong: {error.args[0].str()}") from None
         self._assign(read_offsets)
         self._heard_at = time.monotonic()
+        self._look_at = self._heard_at + _LOOK_S
 
     @property
     def is_at_end(self) -> bool:
@@ -62,6 +83,7 @@ class Topic:
 
     def consume(self) -> list[Message]:
         """Return what comes in a while. Raises Failure; with --once also when neither a record nor an end comes."""
+        self._add_partitions()
         messages = []
         for message in self._consumer.consume(_BATCH_RECORDS, timeout=_BATCH_ONCE_S if self._once else _BATCH_S):
             self._heard_at, error = time.monotonic(), message.error()
@@ -94,6 +116,16 @@ class Topic:
         except KafkaException as error:
             notes.say(f"the offsets of the consumer group {self._group} were not committed: {error.args[0].str()}")
 
+    def _add_partitions(self) -> None:
+        """Read partitions too that the topic got since the start, from their first records on."""
+        if self._once or self._fault is not None or time.monotonic() < self._look_at:
+            return
+        self._look_at = time.monotonic() + _LOOK_S
+        if self._find_fault() is None and (added := self._partitions - self._assigned):
+            notes.say(f"{self._topic} has {len(added)} more partitions, which are read too")
+            self._consumer.incremental_assign([TopicPartition(self._topic, n, OFFSET_BEGINNING) for n in sorted(added)])
+            self._assigned |= added
+
     def close(self) -> None:
         """End the consumer."""
         self._consumer.close()
@@ -103,7 +135,8 @@ class Topic:
         while True:
             try:
                 if self._find_fault() is None:
-                    self._consumer.assign(self._find_offsets(read_offsets))
+                    self._consumer.incremental_assign(self._find_offsets(read_offsets))
+                    self._assigned = set(self._partitions)
                     return
             except KafkaException as error:
                 self._fault = error.args[0]
@@ -126,7 +159,10 @@ class Topic:
     def _find_offsets(self, read_offsets: Callable[[list[int]], dict[int, int]]) -> list[TopicPartition]:
         """Where to begin. Says which records are gone; raises Failure if the topic is not the one that was stored."""
         partitions = []
-        stored = read_offsets(sorted(self._partitions))
+        stored = read_offsets([IDENTITY, *sorted(self._partitions)])
+        self.identity = self._read_identity()
+        if self.identity and stored.get(IDENTITY, self.identity[IDENTITY]) != self.identity[IDENTITY]:
+            raise Failure(f"{self._topic} was made anew since its records were stored. Fill an empty table")
         for number in sorted(self._partitions):
             partition = TopicPartition(self._topic, number, stored.get(number, OFFSET_BEGINNING))
             partitions.append(partition)
@@ -143,6 +179,21 @@ class Topic:
                 )
                 partition.offset = first
         return partitions
+
+    def _read_identity(self) -> dict[int, int]:
+        """Return `identity`. Raises KafkaException while brokers are away."""
+        admin = AdminClient(self._conf, logger=self._logger)
+        request: Any = admin.describe_topics(TopicCollection([self._topic]), request_timeout=_CONNECT_S)
+        try:
+            topic_id = str(request[self._topic].result().topic_id)
+        except KafkaException as error:
+            if error.args[0].code() in _AWAY_CODES:
+                raise
+            return {}  # brokers that speak Kafka's protocol without this
+        if topic_id == _NO_ID:
+            return {}
+        digest = hashlib.sha256(topic_id.encode()).digest()
+        return {IDENTITY: int.from_bytes(digest[:8], "big") >> 1}
 
     def _cause(self) -> str:
         """What is wrong, and what to do."""
@@ -161,6 +212,7 @@ class Topic:
             self._fault = error
 
 
+_AWAY_CODES = (KafkaError._TRANSPORT, KafkaError._TIMED_OUT, KafkaError._ALL_BROKERS_DOWN)
 _LOGIN = "--config has security.protocol, ssl.ca.location, sasl.mechanisms, sasl.username and sasl.password"
 _AWAY = f"is the broker there, and does it want TLS or a login? {_LOGIN}"
 _ADVICE = {

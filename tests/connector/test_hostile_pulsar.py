@@ -112,6 +112,13 @@ def test_a_negative_size_and_a_huge_count(size: int, count: int) -> None:
         PulsarEntry.from_message(ID, stored(single(payload_size=size) + bytes(9), 1)).parse_messages()
 
 
+def test_a_message_that_cannot_be_read_says_how_to_go_on_after_it() -> None:
+    """Else nothing of its table would come any more: no read gets past it, and Pulsar's offsets are no count."""
+    with pytest.raises(HelenusError) as error:
+        PulsarEntry.from_message(ID, stored(b"", None, encryption_algo="AES")).parse_messages()
+    assert f"set the partition's offset to {(7 << 64) + (2 << 32)} over REST" in error.value.advice
+
+
 def test_texts_that_are_no_utf_8() -> None:
     """Protobuf has bytes for them where it has text for others."""
     bad = (

@@ -118,7 +118,9 @@ def test_a_partition_ends_beside_others_events(monkeypatch: pytest.MonkeyPatch, 
     assert not failed
 
 
-def test_a_caller_that_takes_long_is_not_taken_for_a_silent_broker(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_caller_that_takes_long_over_a_chunk_is_not_taken_for_a_silent_broker(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """What comes next may take a moment, as a consumer fetches no more while nobody takes what it has."""
     answers = [[0], [], [1]]
     failed: list[object] = []

@@ -5,17 +5,20 @@ from __future__ import annotations
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, cast
 
 import pytest
 from cassandra import InvalidRequest, OperationTimedOut, Unauthorized, WriteTimeout
 from cassandra.cluster import NoHostAvailable
 from connector.test_replicate_statements import ROW, STATEMENTS, TABLE, cells
+from tenacity import wait_random_exponential
 
 from helenus_connector.replicate import _requests
 from helenus_connector.replicate._cluster_table import ClusterTable, RowImage, RowKey
 from helenus_connector.replicate._list_copies import ListCopier
 from helenus_connector.replicate._requests import Patience, RequestSender, request_error
+from helenus_connector.replicate.replicator import begin_patiently
 from helenus_schemas.errors import HelenusError, Kind
 from helenus_schemas.event.cells import Cell, read_path
 
@@ -51,6 +54,28 @@ class Side:
     @property
     def live(self) -> list[bytes]:
         return [value for value, written in self.elements if written > self.deleted]
+
+
+@pytest.mark.parametrize("once", [False, True])
+def test_a_cluster_that_does_not_answer_while_definitions_are_read_is_waited_for(
+    monkeypatch: pytest.MonkeyPatch, once: bool
+) -> None:
+    monkeypatch.setattr(wait_random_exponential, "__call__", lambda *_: 0.0)
+    failures = [HelenusError(Kind.CASSANDRA_WRITE, "timeout", "t")] * 3
+    made: Any = object()
+
+    def begin() -> Any:
+        if failures:
+            raise failures.pop()
+        return made
+
+    assert begin_patiently(begin, once) is made
+    with pytest.raises(HelenusError, match="no such table"):
+        begin_patiently(partial(_raise, HelenusError(Kind.TABLE_MISSING, "there is no such table", "t")), once)
+
+
+def _raise(error: HelenusError) -> Any:
+    raise error
 
 
 def integer(value: int) -> bytes:

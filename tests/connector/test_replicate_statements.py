@@ -15,16 +15,18 @@ from cassandra.query import UNSET_VALUE, PreparedStatement
 from helenus_connector.config.replication import ReplicationSettings
 from helenus_connector.replicate import _table_copy
 from helenus_connector.replicate._cluster_table import RowImage
-from helenus_connector.replicate._differences import compare_rows, repair_cells
-from helenus_connector.replicate._fit import check_columns, check_keys, without_dropped
+from helenus_connector.replicate._differences import compare_rows, repair_cells, revived_cells
+from helenus_connector.replicate._fit import check_columns, check_keys, check_kinds, without_dropped
 from helenus_connector.replicate._statements import TargetStatements
-from helenus_connector.replicate._table_copy import TableCopy
+from helenus_connector.replicate._table_copy import Batch, TableCopy
 from helenus_connector.replicate.comparison import ComparedTable
+from helenus_schemas.codec.key import KeyCodec
 from helenus_schemas.cql.table import Column, Table
 from helenus_schemas.cql.types import CqlType, parse
+from helenus_schemas.cql.values import Malformed
 from helenus_schemas.errors import HelenusError, Kind
 from helenus_schemas.event.cells import Cell, Cells, Deletion, Liveness
-from helenus_schemas.event.change import Bound, Scope
+from helenus_schemas.event.change import Bound, Change, Scope
 from helenus_schemas.settings.properties import ConfigError
 
 PLACE = CqlType("udt", (parse("text"), parse("int")), label="place", fields=("street", "no"))
@@ -269,6 +271,57 @@ def test_a_repair_deletes_by_the_write_times_of_the_target() -> None:
     assert changed is not None
     assert changed.cells == (Cell("v", 3, b"x"), Cell("m", 4, None, b"k", deleted_at=0))
     assert repair_cells(ROW, image(Cell("v", 3, b"x")), image(Cell("v", 3, b"x")), {"l"}) is None
+
+
+def test_a_row_that_is_older_than_a_truncation_is_shown_again() -> None:
+    """Cassandra shows what is written after a TRUNCATE; the target has tombstones in its place."""
+    source = image(Cell("v", 3, b"x"), Cell("s", 200, integer(1), b"a"), Cell("l", 3, b"x", b"1"))
+    hidden = revived_cells(source, None, {"l"}, 100)
+    assert hidden is not None
+    assert (hidden.liveness, hidden.cells) == (Liveness(101), (Cell("v", 101, b"x"),))
+    second = revived_cells(source, image(Cell("v", 101, b"y")), {"l"}, 100)
+    assert second is not None
+    assert (second.liveness, second.cells) == (None, (Cell("v", 102, b"x"),))
+    # What the target has, or has from a client since, stays as it is; so does what no TRUNCATE came before.
+    assert revived_cells(source, image(Cell("v", 101, b"x")), {"l"}, 100) is None
+    assert revived_cells(source, image(Cell("v", 5000, b"y")), {"l"}, 100) is None
+    assert revived_cells(source, None, {"l"}, 0) is None
+    assert repair_cells(ROW, image(Cell("v", 3, b"x")), image(Cell("v", 101, b"x")), {"l"}) is None
+    # Of a row without cells no read says when it was written: not after the TRUNCATE, or the new one were deleted.
+    ghost = repair_cells(ROW, None, image(), {"l"}, 100)
+    assert ghost is not None
+    assert ghost.deletion == Deletion(100, NOW)
+
+
+def test_a_static_list_of_the_target_alone_is_copied() -> None:
+    """No row's deletion takes it: after a TRUNCATE it stayed."""
+    copy = TableCopy.__new__(TableCopy)
+    copy._lists = SimpleNamespace(columns=frozenset({"sl"}))  # type: ignore[assignment]
+    copy.target = SimpleNamespace(table=table(column("sl", "static", "list<int>"), column("v")))  # type: ignore[assignment]
+    static, row = (KEY, Scope.STATIC), (KEY, Scope.ROW)
+    ghost = {static: image(Cell("sl", 7, b"x", b"1")), row: image(Cell("v", 7, b"x"))}
+    assert dict(copy._differing_lists({}, ghost)) == {(static, "sl"): 0}
+    assert dict(copy._differing_lists(ghost, ghost)) == {}
+
+
+def test_a_column_that_is_static_on_one_side_alone_is_refused() -> None:
+    """No statement of the row's, or of the partition's, would write its cells: they were left out in silence."""
+    here, there = table(column("v"), column("w")), table(column("v", "static"), column("w"))
+    for source, target in ((here, there), (there, here)):
+        with pytest.raises(HelenusError, match=r"column v is .* in the source and .* in the target") as raised:
+            check_kinds(source, target)
+        assert raised.value.kind is Kind.TABLE_UNSUPPORTED
+    check_kinds(here, here)
+
+
+@pytest.mark.parametrize("bounds", [{"start": Bound(True, (b"",) * 3)}, {"end": Bound(False, (b"",) * 9)}])
+def test_a_range_of_more_columns_than_there_are_is_no_event(bounds: Any) -> None:
+    copy = TableCopy.__new__(TableCopy)
+    copy.source = SimpleNamespace(table=TABLE)  # type: ignore[assignment]
+    copy._codec = KeyCodec(TABLE)
+    change = Change("0" * 32, None, Scope.RANGE, cells=b"", **bounds)
+    with pytest.raises(Malformed, match="a bound of more values"):
+        copy.add(Batch(), copy._codec.encode((KEY[0], None, None)), change)
 
 
 def settings(tmp_path: Path, **more: str) -> ReplicationSettings:

@@ -17,6 +17,7 @@ from pyspark.sql.types import ArrayType, IntegerType, MapType, StringType, Struc
 from records import Failure, Schemas, merge_schemas, read_columns
 from registry import Registry
 from settings import parse_settings, read_properties
+from to_parquet import Parquet
 from to_spark_table import new_fields
 
 from helenus_schemas.cql.table import Column
@@ -125,6 +126,20 @@ def test_a_broker_that_is_away_is_said_in_one_line(tmp_path: Path) -> None:
         assert following.poll() is None
         following.terminate()
         assert (first.count("trying again"), following.communicate()[1]) == (1, "")
+
+
+def test_a_directory_of_parquet_is_filled_by_one_process(tmp_path: Path) -> None:
+    """Two would give their files the same numbers, and the later one would replace the earlier in silence."""
+    settings = parse_settings(None, ["directory"], ["h:1", "http://r", "data-ks.t", str(tmp_path / "t")])
+    with Parquet(settings):
+        with pytest.raises(Failure, match="another process fills"):
+            Parquet(settings)
+        command = [sys.executable, RECIPES / "to_parquet.py", "127.0.0.1:9", "http://r", "data-ks.t", tmp_path / "t"]
+        process = subprocess.run(command, capture_output=True, text=True)
+        assert (process.returncode, process.stderr.count("\n")) == (1, 1)
+        assert "to_parquet.py: another process fills" in process.stderr
+    with Parquet(settings):
+        pass
 
 
 def test_properties_and_their_references(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -344,6 +344,35 @@ def test_changes_without_cells_are_read(
     are_equal(session, there, replication)
 
 
+def test_rows_with_old_write_times_come_back_after_a_truncation(
+    agent: Pipeline, status: Status, target: Status, session: Any, there: Any, tmp_path: Path
+) -> None:
+    columns = "k int, c int, v int, m map<int, int>, l list<int>, s int static, sl list<int> static, PRIMARY KEY (k, c)"
+    create(session, there, "reloaded", columns)
+    t = "copied.reloaded"
+    for k in range(4):
+        session.execute(f"INSERT INTO {t} (k, c, v, m, l, s, sl) VALUES ({k}, 1, 1, {{1: 1}}, [1], 1, [1])")
+        session.execute(f"INSERT INTO {t} (k, c) VALUES ({k}, 2)")
+    is_sent(agent, session, "reloaded", "1")
+    replication = Replication(status, target, tmp_path, "reloaded")
+    replication.run()
+    are_equal(session, there, replication)
+    session.execute(f"TRUNCATE {t}")
+    for k in range(3):
+        values = f"({k}, 1, 2, {{2: 2}}, [2], 2, [2]) USING TIMESTAMP 5"
+        session.execute(f"INSERT INTO {t} (k, c, v, m, l, s, sl) VALUES {values}")
+        session.execute(f"INSERT INTO {t} (k, c) VALUES ({k}, 2) USING TIMESTAMP 5")
+    is_sent(agent, session, "reloaded", "2")
+    replication.run()
+    session.execute(f"DELETE FROM {t} USING TIMESTAMP 6 WHERE k = 2 AND c = 1")
+    session.execute(f"UPDATE {t} USING TIMESTAMP 6 SET v = 0 WHERE k = 1 AND c = 1")
+    is_sent(agent, session, "reloaded", "3")
+    replication.run()
+    shown = [sorted(side.execute(f"SELECT k, c, v, m, l, s, sl FROM {t}")) for side in (session, there)]
+    assert shown[0] == shown[1], replication.tail()
+    assert len(shown[0]) == 5
+
+
 def test_a_new_column_waits_for_the_target(
     agent: Pipeline, status: Status, target: Status, session: Any, there: Any, tmp_path: Path
 ) -> None:

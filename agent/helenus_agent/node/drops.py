@@ -84,8 +84,8 @@ class Drops:
 
 
 def _creation_time(table: Table, predecessor: Table, stamps: Mapping[uuid.UUID, Stamp]) -> int:
-    """Return when a table was created, after a predecessor of its name, at the latest, µs since the epoch. Its id tells,
-    unless it was created `WITH ID` of an older table.
+    """Return when a table was created, after a predecessor of its name, at the latest, µs since the epoch. Its id
+    tells, unless it was created `WITH ID` of an older table.
     """
     if table.id.version == 1 and not is_newer_table(predecessor.id, table.id):
         return (table.id.time - _GREGORIAN) // 10

@@ -178,7 +178,7 @@ class Connector:
 
     `error` ended all of it; `trouble` is a transient error. `waiting` is what it waits for: tables. `hindered` is why
     the query of its group runs no batches; it is `idle` while that query has done none since its last start. Its tables
-    were last scanned at `last_scan_at`, monotonic s, and are scanned again at `next_scan_at`, likewise; `is_scanned` says
+    were last scanned at `last_scan_at`, and are scanned again at `next_scan_at`, both in monotonic s; `is_scanned` says
     that a scan has succeeded, `restarted` that somebody asked for a restart.
     """
 

@@ -34,7 +34,10 @@ _CUMULATIVE = 1
 _CODECS = {1: blocks.lz4, 2: blocks.deflate, 3: blocks.zstd, 4: blocks.snappy}
 _MAX_ENTRY_BYTES = 64 << 20  # of an entry once it is decompressed: twelve times what a broker takes of one by default
 _MIN_MESSAGE_BYTES = 6  # of a message of a batch: the size of its metadata, and in that the size of its value
-_ADVICE = "find out who writes to this topic"
+_ADVICE = (
+    "find out who writes to this topic. To go on after the message, stop the connector, set the partition's offset to "
+    "{} over REST, and resume it"
+)
 _SLICE_S = 0.5
 _size = struct.Struct(">I").unpack_from
 _single = messages.SingleMessageMetadata.FromString
@@ -94,7 +97,8 @@ class PulsarEntry:
         except Exception as error:  # of protobuf's, of each codec's
             ledger, entry, _ = parts(self.first)
             problem = f"Pulsar: the message {ledger}:{entry} cannot be read: {error}"
-            raise HelenusError(Kind.BROKER_REFUSED, problem, "", _ADVICE) from None
+            advice = _ADVICE.format(offset(ledger, entry + 1, 0))
+            raise HelenusError(Kind.BROKER_REFUSED, problem, "", advice) from None
 
     def _parse_messages(self) -> Iterator[tuple[Any, bytes]]:
         metadata = self.metadata

@@ -185,6 +185,16 @@ def _liveness(cells: Cells, read_at_ms: int) -> Liveness:
     return guessed._replace(write_time=oldest)
 
 
+def read_truncation(session: Any, table: Table) -> int:
+    """Return when a table was truncated last, µs since the epoch, as the node knows that is asked; 0 if it was not."""
+    try:
+        answer = session.execute("SELECT truncated_at FROM system.local WHERE key = 'local'").one()
+    except DRIVER_ERRORS as error:
+        raise request_error(error, table.full_name) from None
+    note = (answer.truncated_at or {}).get(table.id)
+    return 0 if note is None else 1000 * int.from_bytes(note[-8:], "big")  # after the position in the commit log
+
+
 def read_table(session: Any, keyspace: str, name: str, cluster: str) -> Table:
     """Return a table's definition. Raises HelenusError TABLE_MISSING, and TABLE_UNSUPPORTED of one that can't be
     replicated.

@@ -20,6 +20,18 @@ def check_keys(source: Table, target: Table) -> None:
         )
 
 
+def check_kinds(source: Table, target: Table) -> None:
+    """Raise HelenusError TABLE_UNSUPPORTED if a column is static in one of the two tables alone: no statement could
+    write its cells.
+    """
+    kinds = {column.name: column.kind for column in target.values}
+    for column in source.values:
+        if kinds.get(column.name, column.kind) != column.kind:
+            problem = f"column {column.name} is {column.kind} in the source and {kinds[column.name]} in the target"
+            advice = "recreate the target as the source is"
+            raise HelenusError(Kind.TABLE_UNSUPPORTED, problem, f"target {target.full_name}", advice)
+
+
 def check_columns(types: Mapping[str, CqlType], columns: Collection[str], target: Table) -> None:
     """Raise HelenusError SCHEMA_BEHIND if the target lacks one of the columns, or a field of a type, and
     TABLE_UNSUPPORTED if a column has another type there. `types` are those of the change.

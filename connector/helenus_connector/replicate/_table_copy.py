@@ -14,14 +14,22 @@ import structlog
 from cassandra import ConsistencyLevel
 
 from helenus_connector.config.replication import ReplicationSettings, for_target
-from helenus_connector.replicate._cluster_table import ClusterTable, RowImage, RowKey, read_table, row_key
-from helenus_connector.replicate._differences import repair_cells
-from helenus_connector.replicate._fit import check_columns, check_keys, without_dropped
+from helenus_connector.replicate._cluster_table import (
+    ClusterTable,
+    RowImage,
+    RowKey,
+    read_table,
+    read_truncation,
+    row_key,
+)
+from helenus_connector.replicate._differences import repair_cells, revived_cells
+from helenus_connector.replicate._fit import check_columns, check_keys, check_kinds, without_dropped
 from helenus_connector.replicate._list_copies import ListCopier, ListKey, are_equal_lists, list_cells
 from helenus_connector.replicate._requests import DRIVER_ERRORS, Patience, RequestSender, request_error
 from helenus_connector.replicate._statements import TargetStatements
 from helenus_schemas.codec.key import Key, KeyCodec
 from helenus_schemas.cql.table import is_newer_table
+from helenus_schemas.cql.values import Malformed
 from helenus_schemas.errors import HelenusError, Kind
 from helenus_schemas.event.cells import Cells, decode_cells
 from helenus_schemas.event.change import Change, Scope
@@ -33,6 +41,7 @@ _SETTLE_S = 1.0
 """A node logs a write before its table has it: a row that is to be deleted in the target is looked for once more after
 this time."""
 _REPAIRS = 4
+_NO_TIME = 1 << 63
 _NEWER_ADVICE = (
     "see whether all nodes of the source have the same schema version (nodetool describecluster); if it is gone, "
     "commit the next offset to the group, then compare --repair"
@@ -78,6 +87,7 @@ class TableCopy:
         self._dropped: set[bytes] = set()
         self.is_light = False
         self.outdated = 0
+        self._truncated_at = 0
         self.refresh()
 
     def refresh(self) -> None:
@@ -86,6 +96,8 @@ class TableCopy:
         source = read_table(source_session, settings.keyspace, self.name, "source")
         target = read_table(target_session, settings.target_keyspace_name, self.name, "target")
         check_keys(source, target)
+        check_kinds(source, target)
+        self.note_truncation(read_truncation(source_session, source))
         patience, names = self.patience, (f"source {source.full_name}", f"target {target.full_name}")
         concurrency = settings.target_concurrency
         read_senders = [
@@ -106,19 +118,32 @@ class TableCopy:
         """Return the names of unfrozen lists."""
         return self._lists.columns
 
+    def note_truncation(self, truncated_at: int | None) -> None:
+        """Note when the source's table was truncated or dropped, µs since the epoch: what is written with older write
+        times since then is there, though its copy may be hidden by what was deleted in the target.
+        """
+        self._truncated_at = max(self._truncated_at, min(truncated_at or 0, time.time_ns() // 1000))
+
     def add(self, batch: Batch, key_bytes: bytes | None, change: Change) -> None:
         """Add to a batch what a change of a row, a partition or a range asks for. Raises Malformed too."""
         key = self._codec.decode(self._codec.current_key(key_bytes or b"", change.foreign))
+        for bound in (change.start, change.end):
+            if bound is not None and len(bound.values) > len(self.source.table.clustering):
+                raise Malformed("a bound of more values than the table has clustering columns")
         if change.cells is None:
             self._read_anew(batch, key, change)
             return
         cells = decode_cells(change.cells, change.scope)
+        if change.scope not in (Scope.ROW, Scope.STATIC) and cells.deletion is None:
+            raise Malformed("a deletion that does not say when")
         if self._is_of_dropped_table(cells):
             self.outdated += 1
             return
         self._check(cells)
         cells = without_dropped(cells, self.source.table)
         self._request_lists(batch, key, change, cells)
+        if _oldest_time(cells) <= self._truncated_at:
+            self._request_rows(batch, key, change)
         digest = change.digest and (change.digest, change.part)
         if digest and digest in self._seen:
             return
@@ -157,10 +182,10 @@ class TableCopy:
         written. The source is read at ALL before anything is deleted.
         """
         repaired = 0
-        for _ in range(_REPAIRS):
+        for attempt in range(_REPAIRS):
             in_source = {**self.source.read(list(rows)), **self.source.read_partitions(list(partitions))}
             in_target = {**self.target.read(list(rows)), **self.target.read_partitions(list(partitions))}
-            written = self._repair_images(in_source, in_target)
+            written = self._repair_images(in_source, in_target, attempt)
             repaired += written
             if not written:
                 break
@@ -180,12 +205,12 @@ class TableCopy:
         """
         self._seen.clear()  # a mutation that is written again has the same digest
         removed = 0
-        for _ in range(_REPAIRS):
+        for attempt in range(_REPAIRS):
             after, written = LEAST_TOKEN, 0
             while after < MOST_TOKEN:
                 span = self.patience.retry(partial(self.target.span, after, MOST_TOKEN, _SPAN_ROWS))
                 if span.rows:
-                    written += self._repair_images(self.source.read(list(span.rows)), span.rows)
+                    written += self._repair_images(self.source.read(list(span.rows)), span.rows, attempt)
                 after = span.until
                 self.patience.wait(0.0)
             removed += written
@@ -193,8 +218,12 @@ class TableCopy:
                 break
         return removed
 
-    def _repair_images(self, in_source: dict[RowKey, RowImage], in_target: Any) -> int:
-        """Write what makes rows equal; returns how many rows and lists differed."""
+    def _repair_images(self, in_source: dict[RowKey, RowImage], in_target: Any, attempt: int) -> int:
+        """Write what makes rows equal; returns how many rows and lists differed. From the second attempt on, what the
+        target hides since a TRUNCATE is written anew; a row without cells is deleted as if it was older than that
+        before.
+        """
+        truncated_at, is_again = self._truncated_at, attempt > 0
         differing = self._differing(in_source, in_target)
         suspects = [key for key in differing if key in in_target]
         if suspects:
@@ -207,7 +236,10 @@ class TableCopy:
         batch = Batch(lists=dict(self._differing_lists(in_source, in_target)))
         count = len(batch.lists)
         for key in differing:
-            cells = repair_cells(key, in_source.get(key), in_target.get(key), self.lists)
+            images = in_source.get(key), in_target.get(key)
+            if is_again and (revived := revived_cells(*images, self.lists, truncated_at)):
+                self._add_image(batch, key, revived)
+            cells = repair_cells(key, *images, self.lists, 0 if is_again else truncated_at)
             if cells is not None:
                 self._add_image(batch, key, cells)
                 count += 1
@@ -217,10 +249,14 @@ class TableCopy:
         return count
 
     def _differing_lists(self, in_source: Any, in_target: Any) -> Iterator[tuple[ListKey, int]]:
-        """Yield the lists that differ in rows that both sides have."""
-        for key in in_source.keys() & in_target.keys():
+        """Yield the lists that differ in rows that both sides have, and static ones of the target alone: no row's
+        deletion takes these.
+        """
+        for key in in_target:
+            if key not in in_source and key[1] is not Scope.STATIC:
+                continue
             for column in self._lists_of(key[1]):
-                elements, copies = list_cells(in_source[key], column), list_cells(in_target[key], column)
+                elements, copies = list_cells(in_source.get(key), column), list_cells(in_target[key], column)
                 if not are_equal_lists(elements, copies):
                     yield (key, column), max((cell.write_time for cell in elements), default=0)
 
@@ -315,6 +351,10 @@ class TableCopy:
                 table=self.name,
                 advice="its rows are read instead: name the table in the agents' cells.include.list",
             )
+        self._request_rows(batch, key, change)
+
+    def _request_rows(self, batch: Batch, key: Key, change: Change) -> None:
+        """Ask for the rows of a change to be made equal."""
         width = len(self.source.table.partition_key)
         partition_key = key[:width] + self._no_row
         if change.scope is Scope.ROW and not change.foreign:
@@ -368,3 +408,12 @@ class TableCopy:
             if error.kind is not Kind.CASSANDRA_WRITE:
                 raise
             _log.warning("replicate.list_retried", table=self.name, error=str(error))
+
+
+def _oldest_time(cells: Cells) -> int:
+    """Return the oldest write time in a change, µs since the epoch."""
+    times = [cell.write_time for cell in cells.cells]
+    times += [deletion.write_time for deletion in (cells.deletion, *cells.deletions.values()) if deletion is not None]
+    if cells.liveness is not None:
+        times.append(cells.liveness.write_time)
+    return min(times, default=_NO_TIME)

@@ -9,7 +9,7 @@ time. So nothing is fenced, and processes of one consumer group share the partit
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
 from typing import Any
@@ -19,6 +19,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Topic
 
 from helenus_connector.config.replication import ReplicationSettings
 from helenus_connector.replicate._cluster_table import open_session, read_table
+from helenus_connector.replicate._other_processes import OtherProcesses
 from helenus_connector.replicate._requests import Patience
 from helenus_connector.replicate._row_scan import InitialCopy as InitialCopy
 from helenus_connector.replicate._row_scan import RowScan
@@ -80,6 +81,14 @@ def refuse_loops(settings: ReplicationSettings, sessions: tuple[Any, Any]) -> No
             raise HelenusError(Kind.CONFIG, problem, f"target {table.full_name}", _LOOP_ADVICE)
 
 
+def begin_patiently(begin: Callable[[], Replicator], once: bool) -> Replicator:
+    """Return what `begin` makes, which reads definitions. Clusters that do not answer are waited for; with `once` for
+    some attempts. Raises HelenusError.
+    """
+    replicator: Replicator = Patience(once).retry(begin)
+    return replicator
+
+
 class Replicator:
     """Replicates tables until it is stopped; with `once`, to the end that the topics had. `applied` counts changes."""
 
@@ -95,27 +104,18 @@ class Replicator:
         self._reports = DeliveryReports()
         self._assigned: set[tuple[str, int]] = set()
         self._ended: set[tuple[str, int]] = set()
+        self._others: OtherProcesses | None = None
         self._has_assignment = False
         self.applied = 0
         self._reported_at = time.monotonic()
         self._consumer: Any = None
-        self._failure: HelenusError | None = None
+        self._unassigned: list[TopicPartition] = []
         self.is_stopping = False
 
     def run(self) -> int:
         """Replicate; return how many changes were applied. Raises HelenusError."""
-        config = {
-            "auto.offset.reset": "error",
-            "session.timeout.ms": "10000",  # for so long nobody reads what a killed process had
-            "log_level": "0",
-            **self._settings.consumer_config,
-            "group.id": self._settings.group,
-            "partition.assignment.strategy": "cooperative-sticky",
-            "enable.auto.commit": False,
-            "enable.partition.eof": True,
-        }
         where = self._settings.bootstrap_servers
-        self._consumer = new_client(Consumer, config, self._reports, where)
+        self._consumer = new_client(Consumer, self._consumer_settings, self._reports, where)
         try:
             self._patience.retry(self._check_topics, _BROKER_KINDS)
             self._patience.retry(self._pass_removed, _BROKER_KINDS)
@@ -127,10 +127,25 @@ class Replicator:
             self._consumer.close()
         return self.applied
 
+    @property
+    def _consumer_settings(self) -> dict[str, Any]:
+        return {
+            "auto.offset.reset": "error",
+            "session.timeout.ms": "10000",  # for so long nobody reads what a killed process had
+            "log_level": "0",
+            **self._settings.consumer_config,
+            "group.id": self._settings.group,
+            "partition.assignment.strategy": "cooperative-sticky",
+            "enable.auto.commit": False,
+            "enable.partition.eof": True,
+        }
+
     def _follow(self) -> None:
         idle_since = time.monotonic()
         while not self.is_stopping:
             messages = self._consume()
+            if self._unassigned:
+                self._patience.retry(self._begin_reading, _BROKER_KINDS)
             if messages:
                 idle_since = time.monotonic()
                 self._apply(messages)
@@ -141,7 +156,12 @@ class Replicator:
                 idle_since = time.monotonic()
             self._report()
             if self._once and self._is_at_end:
-                return
+                if self._others is None:
+                    self._others = OtherProcesses(self._consumer, self._consumer_settings, list(self._topics))
+                if self._others.are_at_end(self._assigned):
+                    return
+                if self._others.have_moved:
+                    idle_since = time.monotonic()
             if self._once and time.monotonic() - idle_since > _END_TIMEOUT_S:
                 problem = self._reports.last.str() if self._reports.last else "no partition, or no event, came"
                 raise HelenusError(Kind.BROKER_UNREACHABLE, f"Kafka: {problem}", self._settings.bootstrap_servers)
@@ -193,8 +213,6 @@ class Replicator:
         is_scanning = self._scan is not None and not self._scan.is_complete
         messages = []
         consumed = self._consumer.consume(_MAX_MESSAGES, 0.01 if is_scanning else _POLL_S)
-        if self._failure is not None:
-            raise self._failure
         for message in consumed:
             error = message.error()
             if error is None:
@@ -218,7 +236,7 @@ class Replicator:
             if scope is Scope.TABLE:
                 self._apply_changes(run)
                 run = []
-                self._remove_truncated(self._topics[message.topic()])
+                self._remove_truncated(self._topics[message.topic()], _decoded(message).write_time)
             elif scope is Scope.GAP:
                 _log.error(
                     "replicate.gap",
@@ -257,8 +275,9 @@ class Replicator:
         self._patience.retry(attempt, {Kind.SCHEMA_BEHIND} if self._once else _RETRIED)
         self.applied += len(messages)
 
-    def _remove_truncated(self, name: str) -> None:
+    def _remove_truncated(self, name: str, truncated_at: int | None) -> None:
         copy = self._copies[name]
+        copy.note_truncation(truncated_at)
 
         def remove() -> int:
             copy.refresh()
@@ -308,14 +327,23 @@ class Replicator:
                 self._consumer.seek(TopicPartition(message.topic(), message.partition(), message.offset()))
 
     def _on_assign(self, consumer: Any, partitions: Sequence[TopicPartition]) -> None:
+        """Take over partitions. They are read once `_begin_reading` knows from where: that may have to be tried again,
+        and a callback must not wait.
+        """
         self._has_assignment = True
         self._assigned |= {(p.topic, p.partition) for p in partitions}
+        self._unassigned += partitions
+        consumer.incremental_assign([])
+
+    def _begin_reading(self) -> None:
+        """Begin to read the partitions that came last. Raises HelenusError, and has not begun with any then."""
+        partitions = [p for p in self._unassigned if (p.topic, p.partition) in self._assigned]
         try:
-            consumer.incremental_assign([self._first_unread(consumer, p) for p in partitions])
-        except HelenusError as error:
-            self._failure = error
+            positions = [self._first_unread(self._consumer, partition) for partition in partitions]
+            self._consumer.incremental_assign(positions)
         except KafkaException as failure:
-            self._failure = broker_error(failure.args[0], self._settings.group)
+            raise broker_error(failure.args[0], self._settings.group) from None
+        self._unassigned = []
 
     def _first_unread(self, consumer: Any, partition: TopicPartition) -> TopicPartition:
         """Return where to begin to read a partition. Raises HelenusError OFFSETS_LOST if events that were not read are
@@ -344,7 +372,9 @@ class Replicator:
         names = {(p.topic, p.partition) for p in partitions}
         self._assigned -= names
         self._ended -= names
-        consumer.incremental_unassign(list(partitions))
+        unassigned = {(p.topic, p.partition) for p in self._unassigned}
+        self._unassigned = [p for p in self._unassigned if (p.topic, p.partition) not in names]
+        consumer.incremental_unassign([p for p in partitions if (p.topic, p.partition) not in unassigned])
 
     def _report(self) -> None:
         now = time.monotonic()
