@@ -91,7 +91,9 @@ def pipeline(log: LogName, ks: str, session: Any, lasting: Lasting) -> Iterator[
     session.execute(f"CREATE TABLE {ks}.narrow (k text PRIMARY KEY, v int) WITH cdc = true")
     session.execute(f"CREATE TABLE {ks}.silent (k text PRIMARY KEY, v int)")
     tables = [f"{ks}.{name}" for name in ("all_kinds", "types", "keys", "only_keys", "narrow")]
-    with lasting(log).connected({key: {"errors.tolerance": "all"} for key in tables}) as pipeline:
+    # Of two tasks: the partitions of a topic are divided, also where a small batch has no job for them.
+    more = {"errors.tolerance": "all", "tasks.max": 2}
+    with lasting(log).connected(dict.fromkeys(tables, more)) as pipeline:
         yield pipeline
 
 
