@@ -114,6 +114,12 @@ def test_values_are_in_cassandras_order(name: str, parts: list[Any]) -> None:
     assert ordered(t, *reversed(parts)) == [cql_bytes(t, part) for part in parts]
 
 
+def test_a_time_is_in_the_order_of_its_bytes() -> None:
+    """Cassandra takes any eight bytes for one, and compares them without sign (`TimeType`: BYTE_ORDER)."""
+    times = [struct.pack(">q", number) for number in (0, 5, 2**63 - 1, -(2**63), -1)]
+    assert sorted(reversed(times), key=order(parse("time"))) == times
+
+
 @slow
 @given(types(key=True).flatmap(lambda t: st.tuples(st.just(t), values(t), values(t))))
 def test_any_two_values_of_a_key_compare(typed_pair: tuple[CqlType, Any, Any]) -> None:
