@@ -40,6 +40,11 @@ class Schemas:
 
     def read(self, data: bytes | None) -> Row:
         """Decode a record: a zero byte, the schema's id in four bytes, Avro. Raises Failure for other bytes."""
+        if data is not None and len(data) > 16 and data[0] == 1:
+            raise Failure(
+                "a record names its schema by a GUID, as with schema.registration=defer: recipes read ids alone; "
+                "write the topic anew with schema.registration=block"
+            )
         if data is None or len(data) < 5 or data[0] != 0:
             raise Failure(
                 "a record is not Avro in the Confluent wire format: recipes read output.format=key-value-avro"

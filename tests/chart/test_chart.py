@@ -5,6 +5,7 @@ Not run on Kubernetes: docs/kubernetes.md says what was.
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
@@ -254,7 +255,12 @@ def test_readiness_with_tls_and_a_login(tmp_path: Path, secrets: Mapping[str, Ma
 
     def probe() -> subprocess.CompletedProcess[str]:
         command = [sys.executable, script, url.replace("8083", str(api.listener.port)), *login]
-        return subprocess.run(command, capture_output=True, text=True, timeout=30)
+        environment = {
+            **os.environ,
+            **dict.fromkeys(("http_proxy", "https_proxy"), "http://127.0.0.1:1"),
+            "no_proxy": "",
+        }
+        return subprocess.run(command, capture_output=True, text=True, timeout=30, env=environment)
 
     with served(worker) as api:
         assert probe().returncode == 0

@@ -79,7 +79,9 @@ def test_a_secret_in_clear_is_refused() -> None:
     keys = secret_keys()
     assert {"cassandra.password", "pulsar.auth.token", "rest.basic.auth.user.info"} <= set(keys)
     lines = [line for key in keys for line in (f"{key}={SECRET}", f"  {key} : {SECRET}", f"{key}\\\n  ={SECRET}")]
-    lines += [f"value.converter.schema.registry.url=https://me:{SECRET}@registry:8081"]
+    # A login in clear, also with the sign by which references begin.
+    logins = (f"me:{SECRET}", f"me:${SECRET}", f"${{env:ME}}:{SECRET}$")
+    lines += [f"value.converter.schema.registry.url=https://{login}@registry:8081" for login in logins]
     requests = []
     for line in lines:
         text = f"{KAFKA}{line}\n"
@@ -97,7 +99,9 @@ def test_what_is_no_secret_is_taken() -> None:
     text += "kafka.sasl.oauthbearer.token.endpoint.url=https://login.example.com/token\n# password=never read\n"
     text += "spark.authenticate.secret = ${env:SPARK_SECRET}\nkafka.ssl.key.location=/etc/helenus/secrets/a/key.pem\n"
     connector = CONNECTOR + "transforms=tokens\ntransforms.tokens.fields=card\nmessage.key.columns=id\n"
-    connector += "value.converter.schema.registry.url=https://registry:8081,http://other:8081/path\n"
+    connector += (
+        "value.converter.schema.registry.url=https://registry:8081,http://${env:A}:${file:/b:c}@other:8081/path\n"
+    )
     assert rendering.error({"connector": {"properties": text, "connectors": {"a": connector}}}) == ""
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import errno
 import gzip
 import json
 import logging
@@ -439,6 +440,18 @@ def test_ids_of_a_subject_with_a_long_name_are_kept(server: int, tmp_path: Path)
     restarted_registry = Registry(settings_of(url), tmp_path / "run", tmp_path / "kept")
     assert [restarted_registry.register(subject, '"string"') for subject in subjects] == [7, 7]
     assert all(restarted_registry.knows(subject) for subject in subjects)
+
+
+def test_a_full_disk_gets_no_file_with_each_try(server: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    registry = Registry(settings_of(f"http://127.0.0.1:{server}"), tmp_path / "run")
+    with monkeypatch.context() as patch:
+        patch.setattr(json, "dump", fail)
+        with pytest.raises(OSError, match="No space"):
+            registry.register("a-key", '"string"')
+    assert list((tmp_path / "run").iterdir()) == []
 
 
 def test_refused_schema_makes_a_registry_forget_all_ids(server: int, tmp_path: Path) -> None:

@@ -300,3 +300,13 @@ def test_the_login_of_a_command_follows_no_redirect() -> None:
         with pytest.raises(HelenusError):
             WorkerClient(other, "me:s3cret").get("/metrics")
     assert (logins[0], len(logins), logins[1] is None) == (None, 2, False)
+
+
+def test_the_login_of_a_command_goes_to_no_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As curl, urllib would send a request for 127.0.0.1 to the proxy that the environment names."""
+    monkeypatch.delenv("no_proxy", raising=False)
+    with recording() as (other, logins):
+        monkeypatch.setenv("http_proxy", other)
+        with pytest.raises(HelenusError):
+            WorkerClient("http://127.0.0.1:1", "me:s3cret").get("/metrics")
+    assert logins == []

@@ -155,9 +155,14 @@ def test_a_topic_that_is_gone_when_its_table_is_to_move(tmp_path: Path) -> None:
 
 def test_another_topic_that_was_deleted_is_made_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The driver makes the connector's own topic anew, and knows nothing of this one."""
+    failures: list[HelenusError] = []
 
-    def read(session: Any, settings: Any, known: object = None, request: object = None) -> tuple[int, Table] | None:
-        return None if known else (1, TABLE)
+    def read(
+        session: Any, settings: Any, known_version: object = None, request: object = None
+    ) -> tuple[int, Table] | None:
+        if failures:
+            raise failures.pop()
+        return None if known_version else (1, TABLE)
 
     monkeypatch.setattr(_table_version, "read_definition", read)
     log = refusing()
@@ -165,7 +170,10 @@ def test_another_topic_that_was_deleted_is_made_anew(tmp_path: Path, monkeypatch
     stage.run([], [], trust_images=True)
     del log.log.counts[NEW]
     log.fail("flush", HelenusError(Kind.TOPIC_MISSING, "deleted"))
-    with pytest.raises(HelenusError):
+    with pytest.raises(HelenusError, match="deleted"):
+        stage.run([], [], trust_images=True)
+    failures.append(HelenusError(Kind.CASSANDRA_READ, "away"))
+    with pytest.raises(HelenusError, match="away"):
         stage.run([], [], trust_images=True)
     stage.run([], [], trust_images=True)
     assert log.topics() == {OLD: 3, NEW: 3}

@@ -7,15 +7,17 @@ import re
 from base64 import b64encode
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from decimal import Decimal
 from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
-from connector import test_none
+from connector import test_cep44, test_none
 from connector.celled import NONE, events
 from connector.staged import ALL, DATA, DEAD_LETTERS, Staged, int32, table
 
 from helenus_connector.config.connector import ConnectorSettings, PulsarConnectorSettings
+from helenus_connector.connect_data.from_avro import AvroReader
 from helenus_connector.connect_data.record import ConnectRecord
 from helenus_connector.connect_data.schema import ConnectSchema, SchemaField
 from helenus_connector.interfaces.image import Image
@@ -326,6 +328,11 @@ def test_avro_is_registered_as_the_chain_made_it() -> None:
         (chain(("HoistField$Key", {"field": "a", "negate": "true"})), "transforms.a.negate", "no predicate to negate"),
         (chain(("Filter", {})), "transforms.a.predicate", "every record would be dropped"),
         (chain(("RegexRouter", {"regex": "(", "replacement": "x"})), "transforms.a.regex", "not a regular expression"),
+        (
+            chain(("RegexRouter", {"regex": "data-[a-z&&[^q]]+", "replacement": "x"})),
+            "transforms.a.regex",
+            "a set in a set of characters, or &&",
+        ),
         (chain(("InsertField$Value", {})), "transforms.a.type", r"set topic\.field"),
         (chain((OWN, {"field": "no"})), "transforms.a.type", "no is no field"),
         (chain(("os:system", {})), "transforms.a.type", "no class system with KEYS and apply"),
@@ -423,6 +430,21 @@ def test_a_varint_of_an_envelope_keeps_its_digits(tmp_path: Path, monkeypatch: p
         stage.live[(int32(k),)] = Image((data,), 5)
         stage.run(Change(None, None, Scope.ROW, write_time=5, effect=int(Effect.LIVE)), stage.codec.encode((int32(k),)))
         assert b64encode(data).decode() in (stage.appended[-1].value or b"").decode()
+
+
+def test_numbers_of_cep44(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are Avro's fixed there, which is bytes in Connect."""
+    numbers = replace(T, columns=(T.columns[0], Column("d", parse("decimal")), Column("n", parse("varint"))))
+    properties = chain(("RegexRouter", {"regex": ".*", "replacement": "routed"}))
+    registry = MemoryRegistry()
+    monkeypatch.setattr(stage_module, "Registry", lambda *_: registry)
+    stage = staged(tmp_path, monkeypatch, numbers, **properties, **test_cep44.REGISTRY)
+    stage.live[(int32(1),)] = Image((int32(1) + b"\xf1", b"\x07"), 5)
+    stage.run(Change(None, None, Scope.ROW, write_time=5, effect=int(Effect.LIVE)), stage.codec.encode((int32(1),)))
+    data = stage.appended[-1].value or b""
+    reader = AvroReader(registry.schema(int.from_bytes(data[1:5], "big")) or "")
+    payload = reader.decode(data[5:])["payload"]
+    assert (payload["d"], payload["n"]) == (Decimal("-1.5"), 7)
 
 
 def test_a_number_that_is_too_large_to_be_written_out_is_text() -> None:

@@ -179,6 +179,8 @@ def test_a_login_in_an_address_is_not_printed(tmp_path: Path) -> None:
 def test_other_formats_are_refused_by_name() -> None:
     with pytest.raises(Failure, match="key-value-avro"):
         Schemas(lambda _: "").read(b'{"a":1}')
+    with pytest.raises(Failure, match="schema by a GUID"):
+        Schemas(lambda _: "").read(b"\1" + bytes(16) + b"\2")
     fields = [{"name": name, "type": "int"} for name in ("op", "source", "after", "before")]
     with pytest.raises(Failure, match="key-value-avro"):
         read_columns(json.dumps({"type": "record", "name": "Envelope", "fields": fields}))

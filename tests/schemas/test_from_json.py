@@ -51,6 +51,24 @@ def test_scalars(name: str, data: st.DataObject) -> None:
         assert encode(read_back) == encode([raw])
 
 
+@pytest.mark.parametrize("name", ["varint", "decimal"])
+def test_a_number_of_many_digits_in_a_map_comes_back(name: str) -> None:
+    """Python's int() takes 4,300 digits of a text."""
+    number = -(10**5000) + 7
+    digits = number.to_bytes(number.bit_length() // 8 + 1, "big", signed=True)
+    part = digits if name == "varint" else struct.pack(">i", 3) + digits
+    in_map = parse(f"frozen<map<{name}, int>>")
+    raw = struct.pack(">ii", 1, len(part)) + part + struct.pack(">ii", 4, 7)
+    text = to_json.objects(["k"], [in_map], keys=1)([raw]).encode()
+    assert from_json.objects(["k"], [in_map])(text) == [raw]
+
+
+@pytest.mark.parametrize("number", ["1e999999999", "1.5", "NaN", "Infinity"])
+def test_a_varint_in_a_map_is_an_integer_in_digits(number: str) -> None:
+    with pytest.raises(Malformed):
+        from_json.objects(["k"], [parse("frozen<map<varint, int>>")])(b'{"k":{"%s":7}}' % number.encode())
+
+
 def test_text_that_is_not_utf8_comes_back() -> None:
     raw = b"a\xc0\x80\xed\xa0\x80"
     text = to_json.objects(["k"], [parse("text")], keys=1)([raw]).encode()
@@ -94,6 +112,12 @@ def ordered(t: CqlType, *parts: Any) -> list[Any]:
 def test_values_are_in_cassandras_order(name: str, parts: list[Any]) -> None:
     t = parse(name)
     assert ordered(t, *reversed(parts)) == [cql_bytes(t, part) for part in parts]
+
+
+def test_a_time_is_in_the_order_of_its_bytes() -> None:
+    """Cassandra takes any eight bytes for one, and compares them without sign (`TimeType`: BYTE_ORDER)."""
+    times = [struct.pack(">q", number) for number in (0, 5, 2**63 - 1, -(2**63), -1)]
+    assert sorted(times, key=order(parse("time"))) == times
 
 
 @slow

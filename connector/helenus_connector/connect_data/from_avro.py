@@ -93,8 +93,8 @@ class AvroReader:
                     "map", is_optional, **_names(schema), key_schema=ConnectSchema("string"), value_schema=form.schema
                 )
                 return ConnectForm(map_schema, _optional(_map_reader(form.read)))
-            case "fixed":
-                raise ValueError("the type fixed")
+            case "fixed":  # written again as bytes
+                return self._scalar({**schema, "type": "bytes"}, is_optional)
         return self._scalar(schema, is_optional)
 
     def _struct(self, schema: Mapping[str, Any], is_optional: bool, outer: str) -> ConnectForm:

@@ -61,11 +61,14 @@ class TableVersions:
         self._schema_state: object = None  # of the cluster's schema
         self._is_topic_forgotten = False
 
-    def follow(self, log: Log, version_request: Any = None) -> None:
+    def follow(self, log: Log, version_request: Any = None, is_repeated: bool = False) -> None:
         """Apply a new definition: one small read, which may be running already as `version_request`, says whether any
-        schema changed. One whose schemas waited for the registry is applied again when they may be registered, and one
-        whose topic was forgotten.
+        schema changed. One whose schemas waited for the registry is applied again when they may be registered. After a
+        batch that failed, `is_repeated`, a data topic that `make_shape_for` made is looked for again: nobody else makes
+        it anew when it was deleted.
         """
+        if is_repeated and self._schema_state is not None and self.current.topic != self._settings.data:
+            self._is_topic_forgotten = True
         force = self._is_topic_forgotten or (self._registry is not None and self._registry.is_registration_due)
         if force:
             # Until it is applied: if this fails, the registry's schemas do not know any more that they waited.
@@ -73,12 +76,6 @@ class TableVersions:
         definition = read_definition(self._session, self._settings, self._schema_state, version_request)
         self._apply_definition(definition, log, force)
         self._is_topic_forgotten = False
-
-    def forget_topic(self) -> None:
-        """Have the next `follow` look for the data topic again, if it is one that `make_shape_for` made: nobody else
-        makes that anew when it was deleted.
-        """
-        self._is_topic_forgotten = self._schema_state is not None and self.current.topic != self._settings.data
 
     def declare(self, log: Log) -> None:
         """Declare the schemas of the topics that records go to, where the Log keeps schemas."""

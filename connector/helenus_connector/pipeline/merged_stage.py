@@ -74,13 +74,12 @@ class MergedStage:
     def begin(self, table: Table) -> None:
         """Begin a batch. `table` is the table's current definition, with all its columns."""
         self._begin()
-        if self._appender.has_begun:
-            self._versions.forget_topic()
+        is_repeated = self._appender.has_begun
         self._appender.begin_batch()
         if self._table != table:
             self._table = table
             self._cell_requests = CellRequests(self.settings, self._session, table, self._append_event, self._budget)
-        self._versions.follow(self.log)
+        self._versions.follow(self.log, is_repeated=is_repeated)
         version = self._versions.current
         self._resolver = StateResolver(self.settings.events, version.table, version.codec)
         if version.schemas is not None:

@@ -100,9 +100,7 @@ class Stage:
         Raises HelenusError; then nothing is marked, and the batch is to be repeated or the connector stopped.
         """
         self._replicas.check()
-        if self._appender.has_begun:
-            self.versions.forget_topic()
-        self.versions.follow(self.log, version_request)
+        self.versions.follow(self.log, version_request, self._appender.has_begun)
         version = self._version
         # 1. gate: the resolver takes what goes on.
         gate_batch = self._gate.begin_batch(version.codec, version.created_at, gate_waits)

@@ -88,7 +88,7 @@ class WorkerClient:
                 # For this address alone: no redirect takes it along.
                 login = base64.b64encode(self.login.encode()).decode()
                 request.add_unredirected_header("Authorization", f"Basic {login}")
-            with urllib.request.urlopen(request, timeout=timeout, context=self._tls()) as answer:
+            with self._opener().open(request, timeout=timeout) as answer:
                 return answer.status, answer.read().decode()
         except urllib.error.HTTPError as error:
             with error:
@@ -106,9 +106,14 @@ class WorkerClient:
     def _address(self, path: str) -> str:
         return self.url.rstrip("/") + path
 
-    def _tls(self) -> ssl.SSLContext | None:
-        if not self.url.startswith("https:"):
-            return None
+    def _opener(self) -> urllib.request.OpenerDirector:
+        # A worker is never behind the proxy that the environment may name: that would get the login.
+        handlers: list[urllib.request.BaseHandler] = [urllib.request.ProxyHandler({})]
+        if self.url.startswith("https:"):
+            handlers.append(urllib.request.HTTPSHandler(context=self._tls()))
+        return urllib.request.build_opener(*handlers)
+
+    def _tls(self) -> ssl.SSLContext:
         file = self.cafile
         try:
             context = ssl.create_default_context(cafile=self.cafile)

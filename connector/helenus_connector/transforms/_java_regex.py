@@ -6,12 +6,17 @@ import re
 
 from helenus_connector.transforms.contract import TransformError
 
+_SET_IN_SET = re.compile(r"\[\^?\]?[^\]]*?(?:\[|&&)")
+"""Java's [a-z&&[^q]], of a pattern without what is escaped: `re` takes these signs as characters."""
+
 
 def compile_regex(pattern: str) -> re.Pattern[str]:
     r"""Compile a pattern of Java's. Raises ValueError for one that Python's `re` has no equal for, such as \p{Alpha}.
 
     `\d`, `\w` and `\s` match ASCII alone, as in Java.
     """
+    if _SET_IN_SET.search(re.sub(r"\\.", "", pattern, flags=re.DOTALL)):
+        raise ValueError("a set in a set of characters, or &&, is not supported: write one set, such as [a-pr-z]")
     try:
         return re.compile(re.sub(r"\(\?<(?=[A-Za-z])", "(?P<", pattern), re.ASCII)
     except re.error as error:

@@ -157,8 +157,16 @@ def _shortest_varint(value: int) -> bytes:
 
 def _decimal_text(text: str) -> bytes:
     sign, digits, exponent = Decimal(text).as_tuple()
-    unscaled = int("".join(map(str, digits)) or "0") * (-1 if sign else 1)
-    return struct.pack(">i", -int(exponent)) + _shortest_varint(unscaled)
+    return struct.pack(">i", -int(exponent)) + _shortest_varint(int(Decimal((sign, digits, 0))))
+
+
+def _varint_text(text: str) -> bytes:
+    if not text:
+        return b""
+    number = Decimal(text)  # int() takes no more than 4,300 digits of a text
+    if number.as_tuple().exponent != 0:
+        raise Malformed("another number where a varint is expected")
+    return _shortest_varint(int(number))
 
 
 def _days(text: str) -> int:
@@ -185,7 +193,7 @@ _FROM_TEXT: dict[str, Callable[[str], bytes]] = {
         for name in ("tinyint", "smallint", "int", "bigint")
     },
     "boolean": lambda text: b"\1" if text == "true" else b"\0",
-    "varint": lambda text: _shortest_varint(int(text)) if text else b"",
+    "varint": _varint_text,
     "decimal": _decimal_text,
     "blob": lambda text: bytes.fromhex(text.removeprefix("0x")),
     "date": lambda text: struct.pack(">I", _days(text) + (1 << 31)),

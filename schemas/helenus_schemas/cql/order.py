@@ -85,8 +85,8 @@ def _uuid(data: bytes) -> Any:
 
 
 _SCALARS: dict[str, Callable[[bytes], Any]] = {
-    **dict.fromkeys(("ascii", "text", "blob", "inet", "date"), bytes),
-    **dict.fromkeys(("tinyint", "smallint", "int", "bigint", "timestamp", "time", "varint"), _signed),
+    **dict.fromkeys(("ascii", "text", "blob", "inet", "date", "time"), bytes),
+    **dict.fromkeys(("tinyint", "smallint", "int", "bigint", "timestamp", "varint"), _signed),
     "boolean": lambda data: data != b"\0",
     "float": _float("f"),
     "double": _float("d"),

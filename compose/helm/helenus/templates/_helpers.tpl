@@ -49,7 +49,7 @@ Fails for a secret that is written in a properties file: a ConfigMap shows it to
     {{- if and $secret (not $other) (not (regexMatch "\\$\\{(file|env):[^}]+\\}" $value)) -}}
       {{- fail (printf "%s: %s has its value in clear, which a ConfigMap would show: put it into a Secret, and give ${file:/etc/helenus/secrets/NAME/FILE:KEY}" $where $key) -}}
     {{- end -}}
-    {{- if regexMatch "://[^/@\\s$]*:[^/@\\s$]+@" $value -}}
+    {{- if regexMatch "://[^/@\\s]*:[^/@\\s]+@" (regexReplaceAll "\\$\\{(file|env):[^}]+\\}" $value "") -}}
       {{- fail (printf "%s: %s has a login in its address, which a ConfigMap would show: put the login into a Secret, and give ${file:/etc/helenus/secrets/NAME/FILE:KEY}" $where $key) -}}
     {{- end -}}
   {{- end -}}

@@ -438,6 +438,10 @@ def _ids_file(subject: str) -> str:
 
 def _write_ids(path: Path, ids: Mapping[str, int]) -> None:
     file, new = tempfile.mkstemp(dir=path.parent)
-    with os.fdopen(file, "w") as out:
-        json.dump(ids, out)
-    Path(new).replace(path)
+    try:
+        with os.fdopen(file, "w") as out:
+            json.dump(ids, out)
+        Path(new).replace(path)
+    except OSError:  # as of a full disk, on which each try would leave a file
+        Path(new).unlink(missing_ok=True)
+        raise
