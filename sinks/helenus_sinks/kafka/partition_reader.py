@@ -50,10 +50,11 @@ class PartitionReader:
         self._consumer: Consumer | None = None
         self._end_consumer: Consumer | None = None
 
-    def records(self, topic: str, partition: int, offset: int = BEGINNING, end: int = 0) -> Generator[Any, None, None]:
-        """Yield confluent-kafka's messages from an offset to the end, for which it waits if that is before `end`: for
-        transactions that are open. Raises OffsetsGone, and HelenusError as `errors.broker_error`: BROKER_UNREACHABLE
-        if nothing comes for the timeout. Read it to its end, or close it, before the next one.
+    def records(self, topic: str, partition: int, offset: int, end: int) -> Generator[Any, None, None]:
+        """Yield confluent-kafka's messages from an offset to the partition's end, for which it waits if that is before
+        `end`: for transactions that are open, and brokers that have just become the leader. Raises OffsetsGone, and
+        HelenusError as `errors.broker_error`: BROKER_UNREACHABLE if nothing comes for the timeout. Read it to its end,
+        or close it, before the next one.
         """
         consumer = self._consumer = self._consumer or new_client(Consumer, self._config, self._reports, self._where)
         where = f"{self._where}, topic {topic}, partition {partition}"
