@@ -20,7 +20,7 @@ from typing import Any
 import pytest
 from integration.pipeline import Pipeline
 from integration.test_exactly_once import ENVELOPES, ROWS, SUPPORT, check_by_tools, set_properties
-from integration.worker_faults import WorkerFaults
+from integration.worker_faults import WorkerFaults, start_broker
 from integration.worker_group import WorkerGroup
 from integration.write_log import Counts, WriteLog, each_change_once, each_once, last_differing, read_counts
 from patience import eventually
@@ -101,7 +101,7 @@ def test_many_faults(pipeline: Pipeline, brokers: ThreeBrokers, workers: WorkerG
         time.sleep(chance.uniform(6, 15))
         faults.kill()
         faults.revive()
-        broker.start("kafka")
+        start_broker(broker)
 
     writes = WriteLog(session, TABLES, KEYS, WRITES / (FAULTS * SLOT_S), passing=[PASSING])
     kinds = [*faults.kinds, start_another_worker, move_leaders]
