@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 import subprocess
+from pathlib import Path
 
-from helenus_stack.jars import fetch, read_lock
+from helenus_stack.jars import fetch, parse_lock
 from helenus_stack.java import java_home
 from helenus_stack.progress import Silent
 from helenus_stack.resolve import resolve
@@ -13,6 +14,7 @@ from helenus_stack.resolve import resolve
 _GROUPS = "org.apache.kafka.tools.consumer.group.ConsumerGroupCommand"
 _TRANSACTIONS = "org.apache.kafka.tools.TransactionsCommand"
 _TIMEOUT_S = 120
+_LOCK = Path(__file__).with_suffix(".lock")
 
 
 def describe_group(brokers: str, group: str) -> list[dict[str, str]]:
@@ -26,7 +28,7 @@ def list_transactions(brokers: str) -> list[dict[str, str]]:
 
 
 def _run(main: str, *arguments: str) -> str:
-    jars = fetch(read_lock("kafka-tools"), Silent(), resolve)
+    jars = fetch(parse_lock(_LOCK.read_text(), _LOCK.name), Silent(), resolve)
     java = java_home(17, Silent(), newer=True) / "bin/java"
     command = [str(java), "-Xmx128m", "-XX:TieredStopAtLevel=1", "-cp", os.pathsep.join(map(str, jars)), main]
     tool = subprocess.run([*command, *arguments], capture_output=True, text=True, timeout=_TIMEOUT_S)

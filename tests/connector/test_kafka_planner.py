@@ -16,6 +16,7 @@ from helenus_connector.log._kafka_planner import KafkaPlanner
 from helenus_connector.log.events import OffsetRange
 from helenus_connector.testing.broker import MemoryMessage
 from helenus_schemas.errors import HelenusError, Kind
+from helenus_sinks.kafka.errors import MOVING
 
 
 class Admin:
@@ -50,7 +51,9 @@ def test_a_refused_topic_is_logged_once_and_left_out() -> None:
                 assert planner.latest(both) == {"a": ends}
             admin.errors = {}
         assert [(entry["event"], entry["topic"]) for entry in logs] == [("source.refused", "b")] * 2
-        for passing in (KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError.NOT_LEADER_FOR_PARTITION):
+        for passing in (KafkaError.UNKNOWN_TOPIC_OR_PART, *MOVING):
+            admin.errors = {}
+            assert planner.latest(both) == {"a": ends, "b": ends}
             admin.errors = {"b": passing}
             assert planner.latest(both) == {"a": ends}
     assert len(logs) == 2

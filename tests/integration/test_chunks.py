@@ -398,12 +398,12 @@ class LateChunks:
         self._log.flush(30)
 
 
-def test_a_broker_that_learns_late_what_is_acknowledged(status: Status) -> None:
+def test_a_broker_that_learns_late_what_is_acknowledged(status: Status, reader: ChunkReader) -> None:
     brokers = {"bootstrap.servers": status.bootstrap_servers}
-    reader = ChunkReader(brokers, timeout_s=5)
-    with closing(KafkaLog(brokers)) as log, ThreadPoolExecutor(1) as pool, closing(reader):
+    hasty_reader = ChunkReader(brokers, timeout_s=2)
+    with closing(KafkaLog(brokers)) as log, ThreadPoolExecutor(1) as pool, closing(hasty_reader):
         late = LateChunks(log, "late")
-        assert reader.value("late", late.reference) is None, "the topic is mirrored, or another one"
+        assert hasty_reader.value("late", late.reference) is None, "the topic is mirrored, or another one"
         value = pool.submit(reader.value, "late", late.reference)
         time.sleep(1)
         late.show(1)

@@ -307,9 +307,13 @@ def test_positions_are_those_of_the_group(pipeline: Pipeline, faults: WorkerFaul
     }
 
 
-def test_kafkas_own_tools_read_groups_and_transactions(pipeline: Pipeline, faults: WorkerFaults) -> None:
+def test_kafkas_own_tools_read_groups_and_transactions(
+    pipeline: Pipeline, faults: WorkerFaults, writes: WriteLog
+) -> None:
     """Each connector's group is at the end of its events, and no transaction is open."""
     faults.wait_ready()
+    with writes:
+        time.sleep(2)
     wait_quiet(pipeline, TABLES)
     check_by_tools(str(pipeline.status.bootstrap_servers), TABLES)
 

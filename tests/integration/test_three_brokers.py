@@ -2,7 +2,8 @@
 them is killed, stopped, cut off or lost, `read_committed` readers get each record once.
 
 `HELENUS_FAULTS`, `HELENUS_WRITES` and `HELENUS_SEED` say how many faults and writes, and which. A fault has
-SLOT_S; the writes take all slots together.
+SLOT_S; the writes take all slots together. At `HELENUS_UNTIL` (s since the epoch) the writes end, and no fault begins
+later, for machines that are too busy for the slots.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from typing import Any
 import pytest
 from integration.pipeline import Pipeline
 from integration.test_exactly_once import ENVELOPES, ROWS, SUPPORT, check_by_tools, set_properties
-from integration.worker_faults import WorkerFaults
+from integration.worker_faults import WorkerFaults, start_broker
 from integration.worker_group import WorkerGroup
 from integration.write_log import Counts, WriteLog, each_change_once, each_once, last_differing, read_counts
 from patience import eventually
@@ -32,6 +33,7 @@ FAULTS = int(os.environ.get("HELENUS_FAULTS", 8))
 WRITES = int(os.environ.get("HELENUS_WRITES", 12_000))
 SEED = int(os.environ.get("HELENUS_SEED", time.time_ns() % 10**6))
 SLOT_S = 20.0
+UNTIL = float(os.environ.get("HELENUS_UNTIL", "inf"))
 pytestmark = [pytest.mark.integration, pytest.mark.long, pytest.mark.timeout(900 + 4 * FAULTS * SLOT_S)]
 
 WRITTEN, READ, PASSING = TABLES = ("brokers.written", "brokers.read", "brokers.passing")
@@ -101,7 +103,7 @@ def test_many_faults(pipeline: Pipeline, brokers: ThreeBrokers, workers: WorkerG
         time.sleep(chance.uniform(6, 15))
         faults.kill()
         faults.revive()
-        broker.start("kafka")
+        start_broker(broker)
 
     writes = WriteLog(session, TABLES, KEYS, WRITES / (FAULTS * SLOT_S), passing=[PASSING])
     kinds = [*faults.kinds, start_another_worker, move_leaders]
@@ -110,8 +112,10 @@ def test_many_faults(pipeline: Pipeline, brokers: ThreeBrokers, workers: WorkerG
             begun_at = time.monotonic()
             for slot, fault in enumerate(draw_faults(kinds, chance)):
                 wait_until(begun_at + (slot + chance.uniform(0, 0.5)) * SLOT_S)
+                if time.time() > UNTIL:
+                    break
                 faults.happen(fault)
-            writes.wait_written(WRITES)
+            writes.wait_written(WRITES, UNTIL - time.time())
         faults.wait_ready()
         restart_tasks(workers, faults)
         workers.wait_quiet(TABLES)

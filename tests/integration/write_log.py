@@ -6,6 +6,7 @@ Its tables are `(k int PRIMARY KEY, n bigint)`; each write has its number `n`, w
 from __future__ import annotations
 
 import json
+import math
 import threading
 import time
 from collections.abc import Collection, Sequence
@@ -76,9 +77,10 @@ class WriteLog:
         if self._failure is not None:
             raise self._failure
 
-    def wait_written(self, count: int) -> None:
-        """Wait until there were so many writes, in all."""
-        while self.count < count and self._failure is None:
+    def wait_written(self, count: int, timeout_s: float = math.inf) -> None:
+        """Wait until there were so many writes, in all, or for so long."""
+        deadline = time.monotonic() + timeout_s
+        while self.count < count and self._failure is None and time.monotonic() < deadline:
             time.sleep(0.1)
 
     def _run(self) -> None:

@@ -7,12 +7,12 @@ from contextlib import contextmanager
 
 from confluent_kafka import KafkaError, KafkaException
 
-from helenus_sinks.kafka.errors import broker_error
+from helenus_sinks.kafka.errors import MOVING, broker_error
 
 TIMEOUT_S = 5.0
 NO_ANSWER_ADVICE = "look at the brokers' logs: the leader of the partition may be away"
-TRANSIENT_CODES = (KafkaError._ALL_BROKERS_DOWN, KafkaError._TRANSPORT)
-"""Errors of librdkafka's that pass when the brokers are back."""
+TRANSIENT_CODES = MOVING | {KafkaError._ALL_BROKERS_DOWN, KafkaError._TRANSPORT, KafkaError._TIMED_OUT}
+"""Errors that pass when the brokers are back, or a partition has its new leader."""
 
 
 @contextmanager

@@ -227,7 +227,7 @@ class KafkaPlanner:
                     for message in consumer.consume(len(checked), timeout=0.2):
                         error, offset = message.error(), message.offset()
                         if error is not None and error.code() != KafkaError._PARTITION_EOF:
-                            if not error.retriable() and error.code() not in TRANSIENT_CODES:
+                            if error.code() not in TRANSIENT_CODES:
                                 raise KafkaException(error)
                         elif (partition := message.partition()) in checked and offset < checked.pop(partition):
                             cuts[str(partition)] = offset
@@ -287,7 +287,7 @@ class KafkaPlanner:
                     gone.add(topic_partition.topic)
             if failed and gone >= {topic_partition.topic for topic_partition in requests}:
                 raise next(iter(failed.values()))
-        refused = {topic: error for topic, error in failed.items() if not error.args[0].retriable()}
+        refused = {topic: error for topic, error in failed.items() if error.args[0].code() not in TRANSIENT_CODES}
         for topic in refused.keys() - self._refused:
             structlog.get_logger(__name__).warning("source.refused", topic=topic, error=str(refused[topic]))
         self._refused = (self._refused | refused.keys()) - (offsets.keys() - gone)

@@ -189,7 +189,7 @@ def _no_answer(where: str) -> HelenusError:
 
 
 def _is_transient(error: KafkaError) -> bool:
-    return bool(error.retriable()) or error.code() in TRANSIENT_CODES
+    return error.code() in TRANSIENT_CODES
 
 
 def _runs(messages: Sequence[Any]) -> Iterator[tuple[tuple[str, int], list[Any]]]:

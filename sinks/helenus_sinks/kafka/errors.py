@@ -23,6 +23,20 @@ REFUSED = {
     KafkaError.INVALID_REPLICATION_FACTOR,
 }
 MISSING = {KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC, KafkaError._UNKNOWN_PARTITION}
+MOVING = {
+    KafkaError.NOT_LEADER_FOR_PARTITION,
+    KafkaError.LEADER_NOT_AVAILABLE,
+    KafkaError.OFFSET_NOT_AVAILABLE,
+    KafkaError.UNKNOWN_LEADER_EPOCH,
+    KafkaError.FENCED_LEADER_EPOCH,
+    KafkaError.REPLICA_NOT_AVAILABLE,
+    KafkaError.BROKER_NOT_AVAILABLE,
+    KafkaError.KAFKA_STORAGE_ERROR,
+    KafkaError.REQUEST_TIMED_OUT,
+}
+"""Of a partition that was just made, or gets a new leader. librdkafka marks errors as `retriable` where they are of
+transactions, never those of consumers and administration.
+"""
 # Those of `REFUSED` that concern the login, not the topic that is written to.
 _LOGIN_ERRORS = {
     KafkaError.CLUSTER_AUTHORIZATION_FAILED,

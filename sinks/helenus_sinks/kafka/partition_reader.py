@@ -9,7 +9,7 @@ from typing import Any
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, TopicPartition
 
 from helenus_schemas.errors import HelenusError, Kind
-from helenus_sinks.kafka.errors import DeliveryReports, broker_error, new_client, topic_error
+from helenus_sinks.kafka.errors import MOVING, DeliveryReports, broker_error, new_client, topic_error
 
 BEGINNING = OFFSET_BEGINNING
 """The offset of the first record, whichever that is."""
@@ -50,10 +50,11 @@ class PartitionReader:
         self._consumer: Consumer | None = None
         self._end_consumer: Consumer | None = None
 
-    def records(self, topic: str, partition: int, offset: int = BEGINNING, end: int = 0) -> Generator[Any, None, None]:
-        """Yield confluent-kafka's messages from an offset to the end, for which it waits if that is before `end`: for
-        transactions that are open. Raises OffsetsGone, and HelenusError as `errors.broker_error`: BROKER_UNREACHABLE
-        if nothing comes for the timeout. Read it to its end, or close it, before the next one.
+    def records(self, topic: str, partition: int, offset: int, end: int) -> Generator[Any, None, None]:
+        """Yield confluent-kafka's messages from an offset to the partition's end, for which it waits if that is before
+        `end`: for transactions that are open, and brokers that have just become the leader. Raises OffsetsGone, and
+        HelenusError as `errors.broker_error`: BROKER_UNREACHABLE if nothing comes for the timeout. Read it to its end,
+        or close it, before the next one.
         """
         consumer = self._consumer = self._consumer or new_client(Consumer, self._config, self._reports, self._where)
         where = f"{self._where}, topic {topic}, partition {partition}"
@@ -76,7 +77,7 @@ class PartitionReader:
                         return
                 elif error.code() == KafkaError._AUTO_OFFSET_RESET:
                     raise OffsetsGone(Kind.OFFSETS_LOST, f"Kafka: {error.str()}", where)
-                elif error.fatal() or not (error.retriable() or error.code() in _PASSING):
+                elif error.fatal() or error.code() not in _PASSING | MOVING:
                     raise topic_error(error, self._where, topic)
                 if time.monotonic() > deadline:
                     raise broker_error(error, where)
@@ -111,7 +112,7 @@ class PartitionReader:
                 return int(end)
             except KafkaException as failure:
                 error = failure.args[0]
-                if error.code() not in _MOVING or time.monotonic() > deadline:
+                if error.code() not in MOVING or time.monotonic() > deadline:
                     raise topic_error(error, self._where, topic) from None
             time.sleep(_MOVING_S)
 
@@ -123,8 +124,6 @@ class PartitionReader:
         self._consumer = self._end_consumer = None
 
 
-_MOVING = {KafkaError.NOT_LEADER_FOR_PARTITION, KafkaError.LEADER_NOT_AVAILABLE, KafkaError.OFFSET_NOT_AVAILABLE}
-"""Of a partition that was just made, or has a new leader."""
 _MOVING_S = 0.1
 _PASSING = {KafkaError._TRANSPORT, KafkaError._ALL_BROKERS_DOWN, KafkaError._RESOLVE, KafkaError._TIMED_OUT}
 """Errors after which librdkafka tries again by itself."""
