@@ -374,7 +374,7 @@ def test_large_records_in_chunks(pipeline: Pipeline, faults: WorkerFaults, sessi
     named = {ChunkReference.parse(dict(record.headers())[HEADER]).id for record in records}
     assert chunk_ids(messages(brokers, chunk_topic(f"data-{LARGE}"))) == named
     with_aborted = messages(brokers, chunk_topic(f"data-{LARGE}"), {"isolation.level": "read_uncommitted"})
-    assert len(chunk_ids(with_aborted) - named) >= 2, "at least two transactions with chunks were aborted"
+    assert chunk_ids(with_aborted) - named, "transactions with chunks were aborted"
 
 
 def chunk_ids(records: Iterable[Message]) -> set[str]:

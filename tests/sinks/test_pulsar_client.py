@@ -185,6 +185,39 @@ def test_a_broker_that_takes_less(brokers: list[Broker], log: PulsarLog) -> None
     assert [request.num_messages for request in brokers[0].requests("send")] == [2, 2, 1]
 
 
+def test_a_broker_that_takes_more(brokers: list[Broker], log: PulsarLog) -> None:
+    """It is asked before the first record that is larger than usual is refused."""
+    connected = command("connected", server_version="x", max_message_size=8_000_000)
+    brokers[0].answers["connect"] = lambda _: [connected]
+    log.append("t", 0, b"k", bytes(7_000_000))
+    log.flush(10)
+    assert brokers[0].stored == [0]
+    with pytest.raises(HelenusError, match="where 7998976 are allowed"):
+        log.append("t", 0, b"k", bytes(8_000_000))
+
+
+NO_ID = 2**64 - 1
+
+
+@pytest.mark.parametrize("unknown", [0, 2])
+def test_where_values_are_that_a_broker_had_before(brokers: list[Broker], log: PulsarLog, unknown: int) -> None:
+    """One that deduplicates does not say it: the batch is done again."""
+    chunks = [(bytes(300_000), [("n", b"0")])] * 3
+
+    def send(request: Any) -> list[bytes]:
+        message_id = {"ledgerId": 7, "entryId": request.sequence_id}
+        if request.sequence_id == unknown:
+            message_id = {"ledgerId": NO_ID, "entryId": NO_ID}
+        fields = {"producer_id": request.producer_id, "sequence_id": request.sequence_id}
+        return [command("send_receipt", **fields, message_id=message_id)]
+
+    brokers[0].answers["send"] = send
+    with pytest.raises(HelenusError, match="does not say where") as error:
+        log.store("t", 0, chunks, 10)
+    assert error.value.kind is Kind.APPEND_FAILED
+    assert log.store("t", 0, chunks, 10) == ((7, 3), (7, 5))
+
+
 def test_an_acknowledgement_that_is_missing(brokers: list[Broker], log: PulsarLog) -> None:
     """All batches are sent again, as they were and in their order, by a new producer of the same name."""
     broker = brokers[0]
