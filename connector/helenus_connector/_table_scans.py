@@ -60,9 +60,10 @@ class TableScans:
         thread beside others. Servers that do not answer delay the others for some seconds, and once.
         """
         self._connectors.add_from_files(self._keyspaces.find_connectors(self.tables, self._may_wait()))
+        now = time.monotonic()
         due_connectors: dict[object, list[tuple[str, Connector]]] = {}
         for name, connector in self._connectors.all().items():
-            if connector.wanted != "STOPPED" and not connector.error and time.time() >= self._next_scan_at(connector):
+            if connector.wanted != "STOPPED" and not connector.error and now >= self._next_scan_at(connector):
                 registry = connector.settings.value_converter_schema_registry_url
                 due_connectors.setdefault((connector.settings.server, registry), []).append((name, connector))
         for servers, connectors in due_connectors.items():
@@ -87,7 +88,7 @@ class TableScans:
                 settings = connector.settings
                 refresh_s = settings.table_refresh_interval_ms / 1000 if settings.has_patterns else math.inf
                 # Before the look: a change during it needs another look at once.
-                connector.next_scan_at, connector.last_scan_at = time.time() + refresh_s, time.time()
+                connector.next_scan_at, connector.last_scan_at = time.monotonic() + refresh_s, time.monotonic()
             try:
                 errors = self.tables.scan(settings, directory)
                 if self._may_wait():
@@ -114,7 +115,7 @@ class TableScans:
 
     @staticmethod
     def _next_scan_at(connector: Connector) -> float:
-        """Return when to scan a connector's tables, s since the epoch. A dropped one may exist again; one that a
+        """Return when to scan a connector's tables, monotonic s. A dropped one may exist again; one that a
         pattern matched is to leave the connector soon.
         """
         missing = {task.settings.table for task in list(connector.tasks.values()) if task.misses_table}
@@ -137,7 +138,7 @@ class TableScans:
                 self._failures[name] = self._failures.get(name, 0) + 1
                 longest_s = _FIRST_PAUSE_S if self._may_wait() else _LONGEST_PAUSE_S
                 connector.trouble = error
-                connector.next_scan_at = time.time() + pause(self._failures[name], _FIRST_PAUSE_S, longest_s)
+                connector.next_scan_at = time.monotonic() + pause(self._failures[name], _FIRST_PAUSE_S, longest_s)
                 if self._wait_reasons.is_due(name, str(error)):
                     _log.info("connector.waiting", connector=name, reason=str(error))
             else:

@@ -80,7 +80,7 @@ class Keyspaces:
         """
         connectors: dict[str, dict[str, str]] = {}
         for file in self._files:
-            if time.time() < file.next_scan_at:
+            if time.monotonic() < file.next_scan_at:
                 continue
             try:
                 keyspaces = tables.keyspaces(file.settings)
@@ -92,14 +92,14 @@ class Keyspaces:
                     _log.error("connector.failed", connector=file.settings.name, error=str(error))
                     continue
                 file.failures += 1
-                file.next_scan_at = time.time() + pause(file.failures, _FIRST_PAUSE_S, _LONGEST_PAUSE_S)
+                file.next_scan_at = time.monotonic() + pause(file.failures, _FIRST_PAUSE_S, _LONGEST_PAUSE_S)
                 file.trouble = error
                 if self._waiting.is_due(file.settings.name, str(error)):
                     _log.info("connector.waiting", connector=file.settings.name, reason=str(error))
                 continue
             self._waiting.forget(file.settings.name)
             file.failures, file.trouble = 0, None
-            file.next_scan_at = time.time() + file.settings.table_refresh_interval_ms / 1000
+            file.next_scan_at = time.monotonic() + file.settings.table_refresh_interval_ms / 1000
             if not keyspaces and file.waiting is None:
                 _log.warning("tables.none", connector=file.settings.name, reason=no_tables(file.settings))
             file.waiting = None if keyspaces else no_tables(file.settings)
