@@ -104,7 +104,7 @@ class ChaosCluster:
 
     def repair(self) -> None:
         """Repair all partitions of the keyspace in full. Raises StackError."""
-        self.nodetool("repair", "-full", KEYSPACE, nodes=[1])
+        self.nodetool("repair", "-full", "-j", "4", KEYSPACE, nodes=[1])
 
     def state_directory(self, agent: str) -> Path:
         """Return where an agent saves its state."""

@@ -102,7 +102,7 @@ class StackCluster(ChaosCluster):
     def repair(self, nodes: Sequence[int] = ()) -> None:
         """As the base class says, or what these nodes hold, one node after the other."""
         for node in nodes or self.topology.repaired_nodes:
-            self.stack.nodetool("repair", "-full", KEYSPACE, node=node)
+            self.stack.nodetool("repair", "-full", "-j", "4", KEYSPACE, node=node)
 
     def check_connections(self) -> None:
         remote = {node.address for node in self.status.nodes if node.data_center != self.status.local_dc}
