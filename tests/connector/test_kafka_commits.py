@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import re
 import threading
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -11,6 +14,9 @@ from confluent_kafka import TopicPartition
 from patience import eventually
 from structlog.testing import capture_logs
 
+import helenus_agent
+import helenus_connector
+import helenus_sinks
 from helenus_connector.log import _kafka_commits
 from helenus_connector.log._kafka_commits import GroupCommits
 from helenus_connector.log._kafka_planner import KafkaPlanner
@@ -110,3 +116,11 @@ def test_nothing_is_committed_once_it_is_closed(broker: Broker) -> None:
     commits.put("g", {"a": {"0": 1}})
     assert commits._thread is None
     assert not broker.given
+
+
+@pytest.mark.parametrize("package", [helenus_agent, helenus_connector, helenus_sinks])
+def test_nobody_asks_for_a_group_by_the_admin_client(package: ModuleType) -> None:
+    """It ends the process where the connection to the group's coordinator is cut (librdkafka's issue 4605)."""
+    of_groups = re.compile(r"\.\w*consumer_group(s|_offsets)\(")
+    folder = Path(str(package.__file__)).parent
+    assert not [path for path in folder.rglob("*.py") if of_groups.search(path.read_text())]
