@@ -113,6 +113,10 @@ class StackCluster(ChaosCluster):
                 if hosts and complaint not in self.complaints:
                     self.complaints.append(complaint)
 
+    def clock_environment(self, process: str) -> Mapping[str, str]:
+        """Return what gives a process the clock that is its own; empty if it has none."""
+        return self._clock_environments.get(process, {})
+
     def kill_server(self, name: str) -> None:
         """Kill a server at once, also while another one starts."""
         stop([self.stack.process(server) for server in self.stack.select([name])], 0)
@@ -163,8 +167,7 @@ class StackCluster(ChaosCluster):
         self.agents, self.workers = list(map(self._with_clock, self.agents)), list(map(self._with_clock, self.workers))
 
     def _with_clock(self, service: Service) -> Service:
-        clock = self._clock_environments.get(service.name, {})
-        return replace(service, environment={**service.environment, **clock})
+        return replace(service, environment={**service.environment, **self.clock_environment(service.name)})
 
     def _make_agents(self) -> list[Service]:
         return [agent for agent in map(self.make_agent, self.status.nodes) if agent.name in self.topology.agents]
