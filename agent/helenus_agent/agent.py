@@ -59,7 +59,6 @@ _COMMIT = 0.25  # s between two commits of events
 _COMMIT_QUIET = 10.0  # s between two that only save how far a log without events is read
 _FLUSH = 10.0  # s without an acknowledgement after which what was appended is appended again
 _FLUSH_LAST = 5.0  # the same at the end
-_LEARN_S = 1.0  # between two looks at the schema while a failed attempt is not repeated yet
 STARTING = "the agent is starting"
 """Why an agent is not healthy at first."""
 _log = structlog.get_logger(__name__)
@@ -160,7 +159,7 @@ class Agent:
         retrying = Retrying(
             retry=retry_if_exception(may_pass),
             wait=wait_exponential(0.2, 10) + wait_random(0, 0.2),
-            sleep=partial(self._wait_and_learn, stop),
+            sleep=partial(self._followed.learn_meanwhile, stop),
             stop=stop_when_event_set(stop),
             before_sleep=self._handle_failure,
             reraise=True,
@@ -430,17 +429,6 @@ class Agent:
         )
         with descriptors.exhaustion_tolerated():  # the next attempt fails by it again, and goes back then
             self._rewind()
-
-    def _wait_and_learn(self, stop: threading.Event, seconds: float) -> None:
-        """Wait before the next attempt. The schema is followed meanwhile, however long the broker is away: of a table
-        that is dropped by then, nobody could say any more which columns it had got.
-        """
-        deadline = time.monotonic() + seconds
-        while (remaining_s := deadline - time.monotonic()) > 0 and not stop.wait(min(remaining_s, _LEARN_S)):
-            # What fails, the next attempt meets, too.
-            with contextlib.suppress(HelenusError), descriptors.exhaustion_tolerated():
-                if self._followed.must_learn:
-                    self._followed.learn()
 
     def _rewind(self) -> None:
         """Go back to the saved positions: what may not have arrived is read again."""

@@ -134,7 +134,7 @@ def test_a_table_that_is_altered_and_dropped_while_the_broker_is_away(bench: Ben
     wider = replace(TABLE, columns=(*TABLE.columns, Column("w", parse("int"))))
     bench.log.refuse_create = 10**6
     agent._rewind()
-    agent._wait_and_learn(BrokerAway(bench, [wider], []), 600.0)
+    agent._followed.learn_meanwhile(BrokerAway(bench, [wider], []), 600.0)
     bench.log.refuse_create = 0
     update = Update(wider, (2).to_bytes(4, "big"), [Row((), {"w": Cell(b"1234")}, time=1_700_000_000_000_000)])
     bench.raw.write(10, mutation(update))
