@@ -327,10 +327,10 @@ def test_the_last_event_of_a_lost_node(stack: Stack, tmp_path: Path) -> None:
 def test_a_group_has_the_positions_that_were_committed_for_dashboards(stack: Stack) -> None:
     topic = Topic(stack, "committed")
     topic.planner.commit("helenus-committed", {"committed": {"0": 3}})
-    place = TopicPartition("committed", 0)
+    topic_partition = TopicPartition("committed", 0)
 
     def position() -> tuple[int, str | None]:
-        (committed,) = read_group(topic.servers, "helenus-committed", [place])
+        (committed,) = read_group(topic.servers, "helenus-committed", [topic_partition])
         return committed.offset, committed.metadata
 
     eventually(lambda: position() == (3, LOOSE), lambda: str(position()))
