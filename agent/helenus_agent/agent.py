@@ -17,11 +17,11 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
+from functools import partial
 from pathlib import Path
 
 import structlog
 from tenacity import RetryCallState, Retrying, retry_if_exception, stop_when_event_set, wait_exponential, wait_random
-from tenacity.nap import sleep_using_event
 
 from helenus_agent import metrics
 from helenus_agent.commitlog.decoder import DecodedBatch, decode
@@ -159,7 +159,7 @@ class Agent:
         retrying = Retrying(
             retry=retry_if_exception(may_pass),
             wait=wait_exponential(0.2, 10) + wait_random(0, 0.2),
-            sleep=sleep_using_event(stop),
+            sleep=partial(self._followed.learn_meanwhile, stop),
             stop=stop_when_event_set(stop),
             before_sleep=self._handle_failure,
             reraise=True,

@@ -6,6 +6,8 @@ A table whose topic the broker refuses is left out, and the others go on. Its to
 
 from __future__ import annotations
 
+import contextlib
+import threading
 import time
 import uuid
 from collections.abc import Callable, Collection, Iterable
@@ -32,9 +34,11 @@ from helenus_agent.segments.segment_queue import SegmentQueue
 from helenus_agent.state import StateDirectory
 from helenus_schemas.cql.table import Table
 from helenus_schemas.errors import Action, HelenusError
+from helenus_schemas.service import descriptors
 
 _ASK_S = 60.0  # s between two looks at the node's settings
 _FLUSH_S = 10.0  # s for the acknowledgement of what is appended, before Cassandra or a refused topic is asked
+_LEARN_S = 1.0  # s between two looks at the schema before an attempt is repeated
 _log = structlog.get_logger(__name__)
 
 
@@ -170,6 +174,17 @@ class FollowedTables:
         self.truncations.learn(schema.truncations, self.tables.followed_ids, self._queue.oldest, self.reached)
         self._is_outdated, self._written_positions = False, written
         self.emit()
+
+    def learn_meanwhile(self, stop: threading.Event, seconds: float) -> None:
+        """Wait before another attempt after a failed one, and follow the schema meanwhile, however long the broker is
+        away: of a table that is dropped by then, nobody could say any more which columns it had got.
+        """
+        deadline = time.monotonic() + seconds
+        while (remaining_s := deadline - time.monotonic()) > 0 and not stop.wait(min(remaining_s, _LEARN_S)):
+            # What fails, the next attempt meets, too.
+            with contextlib.suppress(HelenusError), descriptors.exhaustion_tolerated():
+                if self.must_learn:
+                    self.learn()
 
     def learn_schema_at(self, log_position: LogPosition) -> None:
         """Learn the schema, as a mutation of it ends here. One that was in the log when the schema was learned shows

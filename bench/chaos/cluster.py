@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
@@ -60,6 +61,10 @@ class ChaosCluster:
         self.began_at = datetime.now(timezone.utc).isoformat()
         self.complaints: list[str] = []
         """What faults found to be against a promise."""
+        self.state_lock = threading.Lock()
+        """Held while an agent's state is damaged or deleted, and what it makes of that is seen: a node that is lost may
+        take its agent with it meanwhile.
+        """
         self._worker_count = workers
         self._exit = ExitStack()
 
@@ -104,7 +109,7 @@ class ChaosCluster:
 
     def repair(self) -> None:
         """Repair all partitions of the keyspace in full. Raises StackError."""
-        self.nodetool("repair", "-full", KEYSPACE, nodes=[1])
+        self.nodetool("repair", "-full", "-j", "4", KEYSPACE, nodes=[1])
 
     def state_directory(self, agent: str) -> Path:
         """Return where an agent saves its state."""

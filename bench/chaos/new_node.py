@@ -20,9 +20,11 @@ _RING_DELAY_MS = 5000
 """So long the others hear of a node before it has its part of the ring; a stack's own nodes have theirs at once."""
 
 
-def start_new_node(stack: Stack, server: Server, yaml: Mapping[str, object], *options: str) -> None:
-    """Start a node whose disk is emptied first, with `yaml` in its configuration and these options of its JVM. It joins
-    the ring, or takes over the part of one that it replaces. Returns at once.
+def start_new_node(
+    stack: Stack, server: Server, yaml: Mapping[str, object], environment: Mapping[str, str], *options: str
+) -> None:
+    """Start a node whose disk is emptied first, with `yaml` in its configuration, more in its environment and these
+    options of its JVM. It joins the ring, or takes over the part of one that it replaces. Returns at once.
     """
     if server.folder.exists():
         for folder in filter(Path.is_dir, server.folder.iterdir()):
@@ -39,7 +41,7 @@ def start_new_node(stack: Stack, server: Server, yaml: Mapping[str, object], *op
     file.write_text(json.dumps(configured))
     *before, main = command.arguments
     arguments = [*before, *options, f"-Dcassandra.ring_delay_ms={_RING_DELAY_MS}", main]
-    stack.process(server).start(arguments, command.folder, server.log, command.environment)
+    stack.process(server).start(arguments, command.folder, server.log, {**command.environment, **environment})
 
 
 def host_id(stack: Stack, address: str, node: int = 1) -> str:

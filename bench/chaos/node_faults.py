@@ -71,7 +71,7 @@ def _join(cluster: StackCluster, target: str, chance: random.Random) -> tuple[No
         raise StackError("it joined before, and has not left", target, "see why nodetool decommission failed")
     agent = cluster.make_agent(node)
     shutil.rmtree(cluster.state_directory(agent.name), ignore_errors=True)
-    start_new_node(cluster.stack, server, {"num_tokens": chance.choice(TOKENS)})
+    start_new_node(cluster.stack, server, {"num_tokens": chance.choice(TOKENS)}, {})
     agent.start()
     cluster.agents.append(agent)
     cluster.wait(lambda: node.address in nodes_up(cluster.stack), f"{target} has joined")
@@ -116,14 +116,16 @@ def _replace(cluster: StackCluster, target: str, lost: str, address: str, is_age
     cluster.kill_server(target)
     agent = next((agent for agent in cluster.agents if agent.name == f"agent{number}"), None)
     if agent and is_agent_lost:
-        agent.kill()
-        shutil.rmtree(cluster.state_directory(agent.name), ignore_errors=True)
-        file = agent.files[0]
-        file.write_text(file.read_text().replace(f"points={lost}\n", f"points={address}\n"))
-        agent.start()
+        with cluster.state_lock:
+            agent.kill()
+            shutil.rmtree(cluster.state_directory(agent.name), ignore_errors=True)
+            file = agent.files[0]
+            file.write_text(file.read_text().replace(f"points={lost}\n", f"points={address}\n"))
+            agent.start()
     cluster.wait(lambda: lost not in nodes_up(cluster.stack, other), "the others know that it is down")
     yaml = {"listen_address": address, "rpc_address": address}
-    start_new_node(cluster.stack, server, yaml, f"-Dcassandra.replace_address_first_boot={lost}")
+    environment = cluster.clock_environment(target)
+    start_new_node(cluster.stack, server, yaml, environment, f"-Dcassandra.replace_address_first_boot={lost}")
     cluster.wait(lambda: address in nodes_up(cluster.stack, other), "another node is in its place")
     _have_losses_named(cluster, node=lost_id, replaced_by=host_id(cluster.stack, address, other))
     cluster.repair(nodes=[number])

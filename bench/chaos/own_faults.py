@@ -97,6 +97,11 @@ def damage_state(cluster: ChaosCluster, target: str, damage: Callable[[bytes], b
     """Damage an agent's positions while it is killed. It must not start, and say so; then the file is deleted, as
     docs/failures.md tells the operator.
     """
+    with cluster.state_lock:
+        _damage_state(cluster, target, damage)
+
+
+def _damage_state(cluster: ChaosCluster, target: str, damage: Callable[[bytes], bytes]) -> None:
     agent = cluster.service(target)
     agent.kill()
     file: Path = cluster.state_directory(target) / "positions.json"

@@ -145,7 +145,9 @@ def _plan_faults(chance: random.Random, end_s: float, kinds: Sequence[FaultKind]
         second, turn = WARM_UP_S + chance.uniform(0, 5), list[FaultKind]()
         while second < end_s:
             while not turn:
-                turn = [kind for kind in chance.sample(kinds_of_lane, len(kinds_of_lane)) if chance.random() < kind.share]
+                turn = [
+                    kind for kind in chance.sample(kinds_of_lane, len(kinds_of_lane)) if chance.random() < kind.share
+                ]
             kind = turn.pop()
             lasting_s = round(chance.uniform(*kind.seconds), 1)
             fault = PlannedFault(

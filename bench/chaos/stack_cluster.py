@@ -102,7 +102,7 @@ class StackCluster(ChaosCluster):
     def repair(self, nodes: Sequence[int] = ()) -> None:
         """As the base class says, or what these nodes hold, one node after the other."""
         for node in nodes or self.topology.repaired_nodes:
-            self.stack.nodetool("repair", "-full", KEYSPACE, node=node)
+            self.stack.nodetool("repair", "-full", "-j", "4", KEYSPACE, node=node)
 
     def check_connections(self) -> None:
         remote = {node.address for node in self.status.nodes if node.data_center != self.status.local_dc}
@@ -112,6 +112,10 @@ class StackCluster(ChaosCluster):
                 complaint = f"{worker.name} has connections to {', '.join(sorted(hosts))}"
                 if hosts and complaint not in self.complaints:
                     self.complaints.append(complaint)
+
+    def clock_environment(self, process: str) -> Mapping[str, str]:
+        """Return what gives a process the clock that is its own; empty if it has none."""
+        return self._clock_environments.get(process, {})
 
     def kill_server(self, name: str) -> None:
         """Kill a server at once, also while another one starts."""
@@ -163,8 +167,7 @@ class StackCluster(ChaosCluster):
         self.agents, self.workers = list(map(self._with_clock, self.agents)), list(map(self._with_clock, self.workers))
 
     def _with_clock(self, service: Service) -> Service:
-        clock = self._clock_environments.get(service.name, {})
-        return replace(service, environment={**service.environment, **clock})
+        return replace(service, environment={**service.environment, **self.clock_environment(service.name)})
 
     def _make_agents(self) -> list[Service]:
         return [agent for agent in map(self.make_agent, self.status.nodes) if agent.name in self.topology.agents]

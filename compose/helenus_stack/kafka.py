@@ -62,7 +62,7 @@ def server(settings: Settings, directory: Path) -> Server:
         newer_java=True,
         prepare=partial(prepare, settings, folder),
         ready=partial(ready, f"127.0.0.1:{settings.kafka_port}", access),
-        ready_seconds=90,
+        ready_seconds=180,
         furnish=partial(grant, f"127.0.0.1:{settings.kafka_port}", access),
     )
 

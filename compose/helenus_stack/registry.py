@@ -31,7 +31,7 @@ def server(settings: Settings, directory: Path) -> Server:
         newer_java=True,
         prepare=partial(prepare, settings, folder),
         ready=partial(ready, url(settings)),
-        ready_seconds=90,
+        ready_seconds=180,
     )
 
 

@@ -193,7 +193,9 @@ class Stack:
                 try:
                     self._ready(started, [(server, self.process(server)) for server in self.select(names)])
                     nodes = [(server, self.process(server)) for server in self.select(["cassandra"])]
-                    if len(nodes) > 1 and all(process.pid for _, process in nodes):
+                    # Another server does not wait for nodes: one of them may just be ending.
+                    has_nodes = any(server.kind == "cassandra" for server in self.select(names))
+                    if has_nodes and len(nodes) > 1 and all(process.pid for _, process in nodes):
                         readiness.wait_united(nodes, self.settings, self.directory, self.progress)
                     for server in started:
                         server.furnish()

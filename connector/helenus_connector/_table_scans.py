@@ -60,13 +60,10 @@ class TableScans:
         thread beside others. Servers that do not answer delay the others for some seconds, and once.
         """
         self._connectors.add_from_files(self._keyspaces.find_connectors(self.tables, self._may_wait()))
+        now = time.monotonic()
         due_connectors: dict[object, list[tuple[str, Connector]]] = {}
         for name, connector in self._connectors.all().items():
-            if (
-                connector.wanted != "STOPPED"
-                and not connector.error
-                and time.monotonic() >= self._next_scan_at(connector)
-            ):
+            if connector.wanted != "STOPPED" and not connector.error and now >= self._next_scan_at(connector):
                 registry = connector.settings.value_converter_schema_registry_url
                 due_connectors.setdefault((connector.settings.server, registry), []).append((name, connector))
         for servers, connectors in due_connectors.items():
@@ -91,8 +88,7 @@ class TableScans:
                 settings = connector.settings
                 refresh_s = settings.table_refresh_interval_ms / 1000 if settings.has_patterns else math.inf
                 # Before the look: a change during it needs another look at once.
-                now = time.monotonic()
-                connector.next_scan_at, connector.last_scan_at = now + refresh_s, now
+                connector.next_scan_at, connector.last_scan_at = time.monotonic() + refresh_s, time.monotonic()
             try:
                 errors = self.tables.scan(settings, directory)
                 if self._may_wait():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import uuid
 from collections.abc import Iterator
 from dataclasses import replace
@@ -11,12 +12,13 @@ import pytest
 from agent.fakes import write_of
 from agent.test_agent import TABLE, Bench
 from agent.test_notices import emitted, notices
-from agent.writer import table_of
+from agent.writer import Cell, Row, Update, mutation, table_of
 
 from helenus_agent import agent as module
 from helenus_agent.node.tables import Stamp
 from helenus_agent.positions import Positions
-from helenus_schemas.cql.table import Table
+from helenus_schemas.cql.table import Column, Table
+from helenus_schemas.cql.types import parse
 from helenus_schemas.errors import HelenusError
 from helenus_schemas.event.change import Scope
 
@@ -105,6 +107,42 @@ def test_a_drop_follows_the_last_segment_though_writes_go_on(bench: Bench) -> No
     agent.step()
     agent._commit(1.0)
     assert emitted(bench) == [1, "TABLE"]
+
+
+class BrokerAway(threading.Event):
+    """A wait between two attempts, in whose seconds the schema becomes one after the other of these."""
+
+    def __init__(self, bench: Bench, *schemas: list[Table]) -> None:
+        super().__init__()
+        self.bench, self.schemas = bench, list(schemas)
+
+    def wait(self, timeout: float | None = None) -> bool:
+        if self.schemas:
+            self.bench.cassandra.set(OTHER, SCHEMA, *self.schemas.pop(0))
+            self.bench.cassandra.is_changed = True
+            return False
+        return True
+
+
+def test_a_table_that_is_altered_and_dropped_while_the_broker_is_away(bench: Bench) -> None:
+    """With an attempt every ten seconds, the column would be one that the table never had: all of its segment's entries
+    that name it would be lost, and a gap of every table.
+    """
+    agent = bench.start(topic_partitions="1")
+    bench.raw.write(10, write_of(TABLE, 1))
+    bench.run_agent()
+    wider = replace(TABLE, columns=(*TABLE.columns, Column("w", parse("int"))))
+    bench.log.refuse_create = 10**6
+    agent._rewind()
+    agent._followed.learn_meanwhile(BrokerAway(bench, [wider], []), 600.0)
+    bench.log.refuse_create = 0
+    update = Update(wider, (2).to_bytes(4, "big"), [Row((), {"w": Cell(b"1234")}, time=1_700_000_000_000_000)])
+    bench.raw.write(10, mutation(update))
+    bench.run_agent()
+    bench.raw.segment(11)
+    bench.run_agent()
+    assert emitted(bench) == [1, 2, "TABLE"]
+    assert not bench.saved.gaps
 
 
 @pytest.mark.parametrize("recreated", [True, False])

@@ -93,7 +93,8 @@ def _fill(api: Api, column: str) -> None:
     for task in tasks.values():
         task.ready = True
     away = HelenusError(Kind.REGISTRY_UNREACHABLE, "the registry answered 503", "http://registry:8081")
-    tasks["shop.order_lines"].note_failure(away, time.time() - 95)
+    tasks["shop.order_lines"].note_failure(away, time.monotonic())
+    tasks["shop.order_lines"].last_error = time.time() - 95, str(away)
     tasks["shop.order_lines"].note_success()
     tasks["shop.users"].error = HelenusError(
         Kind.TABLE_UNSUPPORTED, f"column {column} has a type that is not known", "shop.users"

@@ -10,7 +10,7 @@ from pathlib import Path
 from uuid import UUID
 
 import pytest
-from confluent_kafka import KafkaError, KafkaException, Producer
+from confluent_kafka import KafkaError, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 from patience import eventually
 from pyspark.sql.streaming.datasource import ReadMaxRows
@@ -29,6 +29,7 @@ from helenus_connector.query._task_reader import events_of
 from helenus_schemas.errors import HelenusError, Kind
 from helenus_schemas.event.change import Change, Scope
 from helenus_schemas.event.wire import encode
+from helenus_sinks.kafka.groups import LOOSE, read_group
 from helenus_stack.stack import Stack
 
 pytestmark = pytest.mark.integration
@@ -321,3 +322,18 @@ def test_the_last_event_of_a_lost_node(stack: Stack, tmp_path: Path) -> None:
     assert report is not None
     assert report.position == 1999
     assert find_last_report(worker, topics, str(UUID(int=3)), now_ms) is None
+
+
+def test_a_group_has_the_positions_that_were_committed_for_dashboards(stack: Stack) -> None:
+    topic = Topic(stack, "committed")
+    topic.planner.commit("helenus-committed", {"committed": {"0": 3}})
+    topic_partition = TopicPartition("committed", 0)
+
+    def position() -> tuple[int, str | None]:
+        (committed,) = read_group(topic.servers, "helenus-committed", [topic_partition])
+        return committed.offset, committed.metadata
+
+    eventually(lambda: position() == (3, LOOSE), lambda: str(position()))
+    topic.planner.commit("helenus-committed", {"committed": {"0": 4}})
+    eventually(lambda: position() == (4, LOOSE), lambda: str(position()))
+    topic.planner.close()

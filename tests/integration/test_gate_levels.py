@@ -380,5 +380,5 @@ def replace(three: Stack, name: str, lost: str, address: str) -> None:
     three.kill(name)
     eventually(lambda: up(three) == 2, "it is down")
     yaml = {"listen_address": address, "rpc_address": address}
-    start_new_node(three, server, yaml, f"-Dcassandra.replace_address_first_boot={lost}")
+    start_new_node(three, server, yaml, {}, f"-Dcassandra.replace_address_first_boot={lost}")
     eventually(lambda: up(three) == 3, lambda: f"it is there again\n{server.log.read_text()[-3000:]}")

@@ -7,6 +7,7 @@ import json
 import logging
 import re
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from click.testing import CliRunner, Result
@@ -208,6 +209,27 @@ def test_a_server_that_is_stuck_is_started_again(
         with pytest.raises(StackError, match="fake was stuck 3 times"):
             stack._ready([fake], servers)
     assert starts == min(times + 1, 3)
+
+
+@pytest.mark.parametrize(("name", "waits"), [("kafka", False), ("cassandra2", True)])
+def test_nodes_are_waited_for_where_one_was_to_start(
+    directory: Path, monkeypatch: pytest.MonkeyPatch, name: str, waits: bool
+) -> None:
+    """A broker that is ready stayed down because a node ended meanwhile that nobody had asked for."""
+    stack = Stack(directory, nodes=3)
+
+    def wait_united(nodes: list[tuple[Server, Process]], *_: object) -> None:
+        raise readiness.failure(nodes[0][0], "died while joining the others")
+
+    monkeypatch.setattr(readiness, "wait_united", wait_united)
+    monkeypatch.setattr(stack, "_ready", lambda *_: None)
+    monkeypatch.setattr(stack, "status", lambda: "all run")
+    monkeypatch.setattr(stack, "process", lambda _: SimpleNamespace(pid=1, signal=lambda _: None))
+    if waits:
+        with pytest.raises(StackError, match="died while joining"):
+            stack.up(name)
+    else:
+        assert stack.up(name) == "all run"
 
 
 def test_probing_leaves_logging_alone() -> None:

@@ -353,8 +353,8 @@ class Connectors:
                 if table not in connector.tasks:
                     self._add_task(connector, table)
                     self._restart_task(connector.tasks[table])
-                connector.tasks[table].apply_table_check(error, time.time())
-            connector.remove_absent(errors, time.time())
+                connector.tasks[table].apply_table_check(error, time.monotonic())
+            connector.remove_absent(errors, time.monotonic())
             connector.waiting = None if connector.tasks else no_tables(settings)
             self.changed.set()
 
@@ -381,7 +381,7 @@ class Connectors:
             return {
                 task.events: task
                 for task in tasks
-                if task.ready and not task.error and task.is_due(now) and task.held_back_by is None
+                if task.ready and not task.error and task.retry_at <= now and task.held_back_by is None
             }
 
     def first_obstacle(self) -> str | None:

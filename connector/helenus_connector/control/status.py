@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Container
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -58,7 +59,7 @@ class Task:
     of this table alone.
 
     It is `ready` when its topics are there, as far as is known. `error` ended it, or it is `refused` because of another
-    connector's; `trouble` may pass, and it is tried again at `retry_at`, s since the epoch. `unread` is why some of its
+    connector's; `trouble` may pass, and it is tried again at `retry_at`, monotonic s. `unread` is why some of its
     keys can't be read, while it runs; `state_error` what its state lacks just now. `waiting` is
     what it waits for without having tried: its events topic, or brokers that are away. `held_back_by` is the group
     whose last batch may still write its data topic. `changed_at` is when a change of a commit log was last published,
@@ -119,8 +120,8 @@ class Task:
         return self.error is not None and self.error.kind in _RECREATED
 
     def note_failure(self, error: HelenusError, now: float) -> None:
-        """Note that an attempt failed. A transient error is retried, after a growing pause."""
-        self.last_error = now, str(error)
+        """Note that an attempt failed, `now` in monotonic s. A transient error is retried, after a growing pause."""
+        self.last_error = time.time(), str(error)
         # A topic that is gone is recreated first.
         self.ready = self.ready and error.kind is not Kind.TOPIC_MISSING
         self._failing_since = self._failing_since if self._failures else now
@@ -141,7 +142,7 @@ class Task:
 
     def apply_table_check(self, error: HelenusError | None, now: float) -> None:
         """Apply the result of a table scan. The table of a running task may be missing, or without `cdc`, while it is
-        recreated; a task that failed for that goes on when the table is there again.
+        recreated; a task that failed for that goes on when the table is there again. `now` is in monotonic s.
         """
         if self.error is not None and self.error.kind is Kind.NOT_OWNER:
             return  # only an operator lets it run again
@@ -154,13 +155,7 @@ class Task:
         may_be_recreated = now - self._unusable_since < _MISSING_S
         if not (self.ready and may_be_recreated and error.kind in _RECREATED):
             self.error = error
-            self.last_error = now, str(error)
-
-    def is_due(self, now: float) -> bool:
-        """Return whether a task may run now, s since the epoch, or waits for its next attempt: never for longer than
-        the longest pause, also where the clock was set back meanwhile.
-        """
-        return not now < self.retry_at <= now + self.settings.errors_retry_delay_max_ms / 1000
+            self.last_error = time.time(), str(error)
 
     def note_success(self) -> None:
         """Note that the task's part of a batch was done."""
@@ -178,7 +173,7 @@ class Connector:
 
     `error` ended all of it; `trouble` is a transient error. `waiting` is what it waits for: tables. `hindered` is why
     the query of its group runs no batches; it is `idle` while that query has done none since its last start. Its tables
-    were last scanned at `last_scan_at`, and are scanned again at `next_scan_at`, both in monotonic s; `is_scanned` says
+    were last scanned at `last_scan_at`, monotonic s, and are scanned again at `next_scan_at`; `is_scanned` says
     that a scan has succeeded, `restarted` that somebody asked for a restart.
     """
 
@@ -200,7 +195,7 @@ class Connector:
 
     def remove_absent(self, tables: Container[str], now: float) -> None:
         """Remove the tasks of tables that a pattern matched, and that are not among those there are: after as long as
-        a table may be away that is recreated. A table's position stays, for one of its name.
+        a table may be away that is recreated, `now` in monotonic s. A table's position stays, for one of its name.
         """
         for table, task in list(self.tasks.items()):
             if table in tables:

@@ -15,10 +15,12 @@ from helenus_sinks.kafka.groups import LOOSE, commit_to_group
 
 _EVERY_S = 5.0
 """Between two commits of a group: as often as Kafka's own consumers commit by default (`auto.commit.interval.ms`)."""
-_LONGEST_PAUSE_S = 300.0
-"""Between two attempts for a group that fails."""
+_MOST_DOUBLINGS = 6
+"""Of that pause, with each failure of a group in a row: five minutes in the end."""
 _SHARE = 0.1
 """Of the time that commits may take: each has a client of its own, which a thousand groups would keep busy."""
+_LONGEST_REST_S = 5.0
+"""After a commit: one that waited for brokers that were away cost nothing."""
 _COMMIT_ALL_S = 3600.0
 """Brokers forget the positions of a group that commits none for days."""
 
@@ -67,7 +69,7 @@ class GroupCommits:
         while (batch := self._next()) is not None:
             began_at = time.monotonic()
             self._commit(*batch)
-            time.sleep((time.monotonic() - began_at) * (1 / _SHARE - 1))
+            time.sleep(min((time.monotonic() - began_at) * (1 / _SHARE - 1), _LONGEST_REST_S))
 
     def _next(self) -> tuple[str, Offsets] | None:
         """Wait for the group that is due first, and return it with what to commit; None when closed."""
@@ -93,7 +95,7 @@ class GroupCommits:
             if str(error) != reason:
                 structlog.get_logger(__name__).warning("source.commit_failed", group=group, error=str(error))
         with self._changed:
-            self._due_at[group] = time.monotonic() + min(_EVERY_S * 2**failures, _LONGEST_PAUSE_S)
+            self._due_at[group] = time.monotonic() + _EVERY_S * 2 ** min(failures, _MOST_DOUBLINGS)
             if error is None:
                 self._committed.setdefault(group, {}).update(offsets)
             else:  # those that came meanwhile are newer

@@ -266,7 +266,7 @@ class DriverBatches:
                 tasks[topic].note_success()
         for topic, error in errors.items():
             if topic in tasks:
-                note_failed_attempt(tasks[topic], error, now)
+                note_failed_attempt(tasks[topic], error)
         self.waiting.save(now)
         self.unconfirmed.save(now, {result.topic for result in current if result.outcome is not None and stepped_back})
         for result in current:

@@ -29,10 +29,11 @@ _WARN_AGAIN_S = 600.0
 _warned_at: dict[tuple[str, ...], float] = {}
 
 
-def note_failed_attempt(task: Task, error: HelenusError, now: float) -> None:
+def note_failed_attempt(task: Task, error: HelenusError) -> None:
     """Note with a table's task that an attempt at its batch failed, count it and log it."""
     metrics.ERRORS.labels(error.kind.value).inc()
     metrics.TABLE_ERRORS.labels(*task.labels, error.kind.value).inc()
+    now = time.monotonic()
     task.note_failure(error, now)
     fields = {"connector": task.connector, "table": task.table, "kind": error.kind.value, "error": str(error)}
     if task.error is not None:

@@ -114,7 +114,7 @@ class EventsQuery(QueryRunner):
 
     def _current_plan(self) -> tuple[QueryPlan, Mapping[str, Task]]:
         with self._connectors.lock:
-            tasks = self._connectors.running_tasks(self._group, time.time())
+            tasks = self._connectors.running_tasks(self._group, time.monotonic())
             tasks = {topic: task for topic, task in tasks.items() if self._has_joined(topic, task)}
             journaled = {} if self._journal is None else dict(self._journal.topics)
             once = journaled if self._journals is None else {}
@@ -171,7 +171,7 @@ class EventsQuery(QueryRunner):
             connectors = self._connectors.all().values()
             if not any(self._has_journal(connector.settings) for connector in connectors):
                 return True  # asked twice a second, and there may be a thousand tasks
-            tasks = self._connectors.running_tasks(self._group, time.time())
+            tasks = self._connectors.running_tasks(self._group, time.monotonic())
             return all(self._has_joined(topic, task) for topic, task in tasks.items())
 
     def away_file(self) -> Path | None:
@@ -254,7 +254,7 @@ class EventsQuery(QueryRunner):
         with self._connectors.lock:
             tasks = {
                 topic: task
-                for topic, task in self._connectors.running_tasks(self._group, time.time()).items()
+                for topic, task in self._connectors.running_tasks(self._group, time.monotonic()).items()
                 if self._has_journal(task.settings)
             }
         if self._journals is not None:
@@ -274,7 +274,7 @@ class EventsQuery(QueryRunner):
                 if error.kind is Kind.BROKER_REFUSED:
                     self._note_obstacle(once[topic], f"{error.what} ({error.where})")
                 else:
-                    note_failed_attempt(once[topic], error, time.time())
+                    note_failed_attempt(once[topic], error)
             with self._lock:
                 self._journal = journal
 
@@ -284,7 +284,7 @@ class EventsQuery(QueryRunner):
         for task in tasks.values():
             reason = obstacle(self._worker, task.settings)
             if task.settings.exactly_once_support == "required":
-                note_failed_attempt(task, not_supported(task.settings, reason), time.time())
+                note_failed_attempt(task, not_supported(task.settings, reason))
             elif task.settings.exactly_once_support == "requested":
                 self._warn_of(task, reason)
         restored = {topic: task for topic, task in tasks.items() if self._ownership.owns([topic]) and not task.error}
@@ -292,7 +292,7 @@ class EventsQuery(QueryRunner):
             memory = DriverMemory(self._held_positions, self._unconfirmed, self._waiting)
             journal = JournalOfRun(self._worker, None, memory, self._wait, journals)
             for topic, error in journal.begin(restored).items():
-                note_failed_attempt(restored[topic], error, time.time())
+                note_failed_attempt(restored[topic], error)
             with self._lock:
                 self._journal = journal
 
@@ -323,7 +323,7 @@ class EventsQuery(QueryRunner):
     def _note_obstacle(self, task: Task, reason: str) -> None:
         """Note that a table can't be published exactly once: if that is required, its task fails."""
         if task.settings.exactly_once_support == "required":
-            note_failed_attempt(task, not_supported(task.settings, reason), time.time())
+            note_failed_attempt(task, not_supported(task.settings, reason))
             return
         self._repeating.add(task.events)
         self._warn_of(task, reason)
@@ -375,7 +375,7 @@ class EventsQuery(QueryRunner):
         for topic, error in self._ownership.claim(tasks.values(), self._slots, self._stopping.is_set).items():
             if error.kind is Kind.NOT_OWNER:
                 self._forget(topic)
-            note_failed_attempt(tasks[topic], error, time.time())
+            note_failed_attempt(tasks[topic], error)
 
     def _forget(self, topic: str) -> None:
         """Forget a topic whose records another worker has: if its task runs again, it begins anew."""

@@ -122,7 +122,7 @@ class RowsQuery(QueryRunner):
         """Note with the table's task that a run failed: the task has pauses of its own, and says when it runs again."""
         if self._task is None:
             raise error
-        note_failed_attempt(self._task, error, time.time())
+        note_failed_attempt(self._task, error)
         if error.kind is Kind.NOT_OWNER:
             self._ownership.forget(self._task.events)
         return 0.0
@@ -144,12 +144,12 @@ class RowsQuery(QueryRunner):
         one table.
         """
         tasks = sorted(
-            self._connectors.running_tasks(self._group, time.time()).values(), key=lambda t: (t.connector, t.id)
+            self._connectors.running_tasks(self._group, time.monotonic()).values(), key=lambda t: (t.connector, t.id)
         )
         for extra_task in tasks[1:]:
             reason = f"with state=rows a query.group has one table, and {self._group} has {tasks[0].table} already"
             advice = "make a connector for each table, with a query.group of its own"
-            note_failed_attempt(extra_task, HelenusError(Kind.CONFIG, reason, extra_task.table, advice), time.time())
+            note_failed_attempt(extra_task, HelenusError(Kind.CONFIG, reason, extra_task.table, advice))
         return tasks[0] if tasks else None
 
     def is_wanted(self) -> bool:
