@@ -24,6 +24,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -67,7 +68,10 @@ class Candidate:
     name: str
     raw: Path
     pids: list[int]
-    count_records: Callable[[], int]
+    count_offsets: Callable[[], int]
+    """Ends of its data topic: asked of the broker, it costs the candidate nothing. Ends of transactions count too."""
+    count_records: Callable[[], int] | None = None
+    """The records alone, where the ends are more: as its metrics have them, which cost it some ms each time."""
     cpu: list[float] = field(default_factory=list)
     """CPU s per million records, of each round."""
     rates: list[float] = field(default_factory=list)
@@ -78,7 +82,9 @@ class Candidate:
         """Give it segments, and wait for so many records. Returns CPU s of it and of the broker, and s until the
         last record.
         """
-        before, of_broker, records = sum(map(cpu_of, self.pids)), cpu_of(broker), self.count_records()
+        counts = [count for count in (self.count_offsets, self.count_records) if count is not None]
+        formerly = [count() for count in counts]
+        before, of_broker = sum(map(cpu_of, self.pids)), cpu_of(broker)
         for segment in lot:
             shutil.copy(segment, self.raw / segment.name)
         for segment in lot:  # the index last: it says that the segment is there
@@ -87,10 +93,11 @@ class Candidate:
             partial.write_text(f"{segment.stat().st_size}\nCOMPLETED\n")
             partial.rename(index)
         begun = time.monotonic()
-        while (published := self.count_records() - records) < count:
-            if time.monotonic() > begun + _LONGEST_S:
-                raise TimeoutError(f"{self.name}: {published} of {count} records")
-            time.sleep(_POLL_S)
+        for count_published, former in zip(counts, formerly, strict=True):
+            while (published := count_published() - former) < count:
+                if time.monotonic() > begun + _LONGEST_S:
+                    raise TimeoutError(f"{self.name}: {published} of {count} records")
+                time.sleep(_POLL_S)
         return sum(map(cpu_of, self.pids)) - before, cpu_of(broker) - of_broker, time.monotonic() - begun
 
 
@@ -172,15 +179,15 @@ def start_peer(exits: ExitStack, status: Status, folder: Path) -> Candidate:
     more = {**TUNED, "commit_log_real_time_processing_enabled": "false", "cassandra_config": yaml}
     theirs = exits.enter_context(debezium(file_of(status, directory, PEER, **more)))
     wait(theirs.started, "Debezium's connector is started")
+    return Candidate("debezium, tuned", raw, [theirs.process.pid], ends_of(exits, status, f"{PEER}.bench.t"))
+
+
+def ends_of(exits: ExitStack, status: Status, topic: str) -> Callable[[], int]:
+    """Return what counts the offsets of a topic of four partitions."""
     consumer = Consumer({"bootstrap.servers": status.bootstrap_servers, "group.id": "bench-compare"})
     exits.callback(consumer.close)
-    partitions = [TopicPartition(f"{PEER}.bench.t", n) for n in range(4)]
-    return Candidate(
-        "debezium, tuned",
-        raw,
-        [theirs.process.pid],
-        lambda: sum(consumer.get_watermark_offsets(each, 30)[1] for each in partitions),
-    )
+    partitions = [TopicPartition(topic, n) for n in range(4)]
+    return lambda: sum(consumer.get_watermark_offsets(each, 30)[1] for each in partitions)
 
 
 def own_port(file: Path) -> None:
@@ -231,7 +238,13 @@ def start_ours(exits: ExitStack, status: Status, folder: Path, form: str) -> Can
     wait(lambda: is_up(worker), f"{form} is ready", 300)
     port, series = port_of(worker), 'helenus_connector_records_total{connector="bench-t",keyspace="bench",table="t"}'
     pids = [pid for program in (agent, worker) if (pid := program.process.pid) is not None]
-    return Candidate(form, raw, pids, lambda: int(read_metrics(port).get(series, 0)))
+    count_records = partial(published_records, port, series)
+    return Candidate(form, raw, pids, ends_of(exits, status, data), count_records)
+
+
+def published_records(port: str, series: str) -> int:
+    """Return how many records a worker has published, as its metrics say."""
+    return int(read_metrics(port).get(series, 0))
 
 
 def show_round(candidate: Candidate, turn: int, count: int, cpu: float, of_broker: float, seconds: float) -> None:

@@ -16,7 +16,7 @@ from helenus_connector.gate.event_content import decode_key
 from helenus_connector.interfaces.admitted_change import AdmittedChange
 from helenus_connector.interfaces.event import Event
 from helenus_schemas.codec.key import Key, KeyCodec
-from helenus_schemas.event.own_format import Match, log_position, match_own_format, parse_match
+from helenus_schemas.event.own_format import Match, is_of_node, log_position, match_own_format, parse_match
 
 COMPILED = not __file__.endswith(".py")
 _PUBLISHED = PUBLISHED
@@ -24,6 +24,8 @@ _PUBLISHED = PUBLISHED
 _PARTITION: Final = 1
 _KEY: Final = 4
 _VALUE: Final = 5
+_SHORT_KEY: Final = 5_000
+"""Bytes of an event's key that can't be of a partition key that is too long: one byte may stand for 12 of them."""
 
 Counted = Callable[[AdmittedChange, CacheEntry, bytes, Event], "AdmittedChange | None"]
 """Returns the change that one more event of a node completes; None if it waits on."""
@@ -51,6 +53,7 @@ class Admission:
         self.paused: dict[bytes, int] = {}
         self._codec = codec
         self._grows = codec.may_grow
+        self._read_key = codec.read_key
         self._stopped = stopped
         self._count_report = count_report
         self._note_confirmed_copy = note_confirmed_copy
@@ -74,9 +77,8 @@ class Admission:
             match = match_own_format(value) if value and key is not None else None
             if match is None or key is None:
                 return
-            node = match.node
-            if reporter is None or reporter.name != node:
-                reporter = cache.reporter(node)
+            if reporter is None or not is_of_node(match, reporter.name):
+                reporter = cache.reporter(match.node)
             if self._grows:
                 key = codec.current_key(key)
             change_name = change_id(key, match.scope, match.digest)
@@ -103,7 +105,7 @@ class Admission:
                 continue
             self.index += 1
             if count_report is not None:
-                completed = count_report(change_admitted, entry, node, event)
+                completed = count_report(change_admitted, entry, reporter.name, event)
                 if completed is not None:
                     admitted.append(completed)
                 if self._stopped:
@@ -124,7 +126,7 @@ class Admission:
         cache.report(change_name, entry, reporter.bit)
         values = self.values.get(key)
         if values is None:
-            values = self.values[key] = decode_key(self._codec, key)
+            values = self.values[key] = self._decode_key(key)
         admitted = AdmittedChange(event, change, key, values, change_name, 1, entry.flags & _PUBLISHED > 0, match)
         if entry.repeats:
             admitted.pause_s = cache.pause(entry)
@@ -133,3 +135,11 @@ class Admission:
         if not admitted.is_published and not admitted.pause_s:
             entry.admitted = admitted  # its copies in this batch are only counted
         return admitted
+
+    def _decode_key(self, key: bytes) -> Key:
+        """Return what `decode_key` does. Raises Malformed."""
+        if self._read_key is not None and len(key) < _SHORT_KEY:
+            values = self._read_key(key)
+            if values is not None and None not in values:
+                return values
+        return decode_key(self._codec, key)

@@ -1,5 +1,7 @@
 # C types for resolved_key.py, used when Cython compiles it. A name that is new there and missing here is slow, not wrong.
+cimport cython
 
+@cython.freelist(1024)
 cdef class ResolvedKey:
     cdef public object topic, partition, scope, bounds, parts, event
     cdef public bytes key, digest

@@ -6,6 +6,8 @@ Changes without cells are resolved as `reread` does: those of agents whose `cell
 too large for their cells, tables with counters, snapshots, truncations, and what is read again since. So are changes
 that the gate wants verified. They come after all that a batch has in cells: what is read of a key is then no older than
 what the batch wrote before it.
+
+The module runs as it is, and compiled by Cython with the types of `none.pxd`: the results are the same.
 """
 
 from __future__ import annotations
@@ -22,16 +24,22 @@ from helenus_connector.interfaces.gate import Gate
 from helenus_connector.interfaces.resolved_key import ResolvedKey
 from helenus_connector.interfaces.resolver import Resolver, ResolverBatch, ResolverOutcome, RowsFailed, SchemaChanged
 from helenus_schemas.codec.key import KeyCodec
+from helenus_schemas.codec.wire_bytes import read_long
 from helenus_schemas.cql.table import Column, Table
 from helenus_schemas.cql.types import has_more_fields
 from helenus_schemas.cql.values import Malformed
 from helenus_schemas.errors import HelenusError, Kind
 from helenus_schemas.event.cells import Cells, decode_cells, head_of
 from helenus_schemas.event.change import Change, Origin, Scope
+from helenus_schemas.event.own_format import HAS_EXPIRES, HAS_WRITTEN
 
+COMPILED = not __file__.endswith(".py")
 _log = structlog.get_logger(__name__)
 _RANGE, _TABLE, _LOG = Scope.RANGE, Scope.TABLE, Origin.LOG  # an enum's members are slow to look up
 _NEVER = -(1 << 63)
+_WRITTEN, _EXPIRY = HAS_WRITTEN, HAS_EXPIRES  # C integers when compiled
+_IDS_BYTES = 33  # what a head begins with: the version and the ids
+_TOPIC, _PARTITION = 0, 1  # places in an Event: by name they are slow to look up
 _BY_TIME = 1  # the version of an id that says when its table was made
 _MOST_HEADS = 1 << 20  # bytes of those that are remembered: some thousand of a usual table
 _GROUP = 500  # changes that are shaped together
@@ -78,17 +86,31 @@ def divide_changes(
     """
     first_copies: dict[bytes, AdmittedChange] = {}
     for admitted in changes:
-        change = admitted.change
-        if change.cells is not None and not admitted.is_published and admitted.verifying is None:
-            first = admitted if admitted.id is None else first_copies.setdefault(admitted.id, admitted)
-            if first is admitted:
-                written.append(admitted)
-            else:
-                first.copies += admitted.copies
+        if take_written(admitted, first_copies, written):
             continue
+        change = admitted.change
         if change.cells is None and change.origin is _LOG and change.scope is not _TABLE:
             _log_missing_cells(table, change)
         yield admitted
+
+
+def take_written(
+    admitted: AdmittedChange, first_copies: dict[bytes, AdmittedChange], written: list[AdmittedChange]
+) -> bool:
+    """Add a change to those that are `written`, or to its first copy, if its cells are what is published. Return
+    whether they are.
+    """
+    match = admitted.match
+    cells = match.cells if match is not None and match.regex_match is None else admitted.change.cells
+    if cells is None or admitted.is_published or admitted.verifying is not None:
+        return False
+    name = admitted.id
+    first = admitted if name is None else first_copies.setdefault(name, admitted)
+    if first is admitted:
+        written.append(admitted)
+    else:
+        first.copies += admitted.copies
+    return True
 
 
 def _log_missing_cells(table: str, change: Change) -> None:
@@ -117,17 +139,12 @@ class WrittenBatch:
     def resolve(self, trusts_digests: bool, may_wait: int) -> Iterator[Sequence[ResolvedKey]]:
         outcome = self._outcome = ResolverOutcome()
         for start in range(0, len(self._written), _GROUP):
-            resolved_changes = [
-                (self._cells.resolve(admitted), admitted.copies) for admitted in self._written[start : start + _GROUP]
-            ]
-            outcome.outdated += sum(copies for resolved, copies in resolved_changes if resolved is None)
-            group = [(resolved, copies) for resolved, copies in resolved_changes if resolved is not None]
-            yield [resolved for resolved, _ in group]
-            for resolved, copies in group:
-                if resolved.dead_lettered:
-                    outcome.dead_lettered += copies
-                else:
-                    outcome.published += copies
+            group, outdated = resolve_group(self._cells, self._written[start : start + _GROUP])
+            outcome.outdated += outdated
+            yield group
+            published, dead_lettered = count_copies(group)
+            outcome.published += published
+            outcome.dead_lettered += dead_lettered
         # What was published last of a due key may be a change of this batch.
         yield from self._reread.resolve(trusts_digests and not self._written, may_wait)
 
@@ -142,10 +159,47 @@ class WrittenBatch:
         outcome.published += self._outcome.published
         outcome.dead_lettered += self._outcome.dead_lettered
         outcome.outdated += self._outcome.outdated
-        for admitted in self._written:
-            if admitted.id is not None:
-                self._gate.mark(admitted.event.topic, admitted.event.partition, [admitted.id], True)
+        for (topic, partition), names in ids_by_partition(self._written).items():
+            self._gate.mark(topic, partition, names, True)
         return outcome
+
+
+def resolve_group(cells: CellResolver, changes: Sequence[AdmittedChange]) -> tuple[list[ResolvedKey], int]:
+    """Return the keys of changes, and how many events are of an earlier table. Raises as `CellResolver.resolve`."""
+    group: list[ResolvedKey] = []
+    outdated = 0
+    for admitted in changes:
+        resolved = cells.resolve(admitted)
+        if resolved is None:
+            outdated += admitted.copies
+        else:
+            group.append(resolved)
+    return group, outdated
+
+
+def count_copies(group: Sequence[ResolvedKey]) -> tuple[int, int]:
+    """Return how many events were published, and how many dead-lettered, of these changes."""
+    published = dead_lettered = 0
+    for resolved in group:
+        if resolved.dead_lettered:
+            dead_lettered += resolved.events
+        else:
+            published += resolved.events
+    return published, dead_lettered
+
+
+def ids_by_partition(changes: Sequence[AdmittedChange]) -> dict[tuple[str, int], list[bytes]]:
+    """Return the ids of changes by topic and partition."""
+    ids: dict[tuple[str, int], list[bytes]] = {}
+    for admitted in changes:
+        name = admitted.id
+        if name is not None:
+            topic_partition = admitted.event[_TOPIC], admitted.event[_PARTITION]
+            names = ids.get(topic_partition)
+            if names is None:
+                names = ids[topic_partition] = []
+            names.append(name)
+    return ids
 
 
 class CellResolver:
@@ -158,7 +212,7 @@ class CellResolver:
         self._known: Mapping[str, Column] = {**table.dropped, **columns}
         # of columns that are there again
         self._dropped_at = {name: dropped_at for name, dropped_at in table.dropped_at.items() if name in columns}
-        self._latest: bytes | tuple[()] = ()  # the head that was met last; nothing begins with none
+        self._latest: bytes | None = None  # the head that was met last
         self._heads: set[bytes] = set()  # of cells that are those of this table, and name no unknown column
         self._head_bytes = 0
 
@@ -166,27 +220,16 @@ class CellResolver:
         """Return the key of a change with its cells; None if the table was dropped, and made again, since. Raises
         SchemaChanged for a change that was written by a definition which is not known yet.
         """
-        event, change = admitted.event, admitted.change
-        bounds = (change.start, change.end) if change.scope is _RANGE else None
-        resolved_key = ResolvedKey(
-            event.topic, event.partition, admitted.key, admitted.values, change.scope, bounds, event=event
-        )
-        resolved_key.events, resolved_key.is_confirmed, resolved_key.is_released = (
-            admitted.copies,
-            True,
-            admitted.is_released,
-        )
-        resolved_key.newest = resolved_key.write_time = change.write_time
-        resolved_key.expires = change.expires_at
-        resolved_key.cells = cells = change.cells or b""
+        resolved_key = begin_resolved(admitted)
+        cells: bytes = resolved_key.cells or b""
         try:
-            if cells.startswith(self._latest):  # a head says how long it is
+            if self._latest is not None and cells.startswith(self._latest):  # a head says how long it is
                 return resolved_key
-            head = head_of(cells)
+            head = quick_head(cells)
             if head in self._heads:
                 self._latest = head
                 return resolved_key
-            cells_read = decode_cells(cells, change.scope)
+            cells_read = decode_cells(cells, resolved_key.scope)
         except Malformed as error:
             resolved_key.failure = HelenusError(Kind.POISON_EVENT, str(error), self._table.full_name)
             return resolved_key
@@ -215,6 +258,40 @@ class CellResolver:
         if theirs.version == ours.version == _BY_TIME and theirs.time > ours.time:
             raise SchemaChanged("a change is of a table that was made since")
         return True
+
+
+def begin_resolved(admitted: AdmittedChange) -> ResolvedKey:
+    """Return the key of a change, with its cells as they are."""
+    event, match = admitted.event, admitted.match
+    bounds = write_time = expires = None
+    if match is not None and match.regex_match is None:
+        scope, cells = match.decode_scope(), match.cells
+        if match.present_times & _WRITTEN:
+            write_time = match.write_time
+        if match.present_times & _EXPIRY:
+            expires = match.expires_at
+    else:
+        change = admitted.change
+        scope, cells, write_time, expires = change.scope, change.cells, change.write_time, change.expires_at
+        if scope is _RANGE:
+            bounds = change.start, change.end
+    resolved = ResolvedKey(event[_TOPIC], event[_PARTITION], admitted.key, admitted.values, scope, bounds, event=event)
+    resolved.events, resolved.is_confirmed, resolved.is_released = admitted.copies, True, admitted.is_released
+    resolved.newest = resolved.write_time = write_time
+    resolved.expires = expires
+    resolved.cells = b"" if cells is None else cells
+    return resolved
+
+
+def quick_head(cells: bytes) -> bytes:
+    """Return what `head_of` does. Raises Malformed."""
+    try:
+        size, offset = read_long(cells, _IDS_BYTES)
+    except IndexError:
+        return head_of(cells)  # which raises
+    if not 0 <= size <= len(cells) - offset:
+        return head_of(cells)
+    return cells[: offset + size]
 
 
 def _since_dropped(cells_read: Cells, dropped_at: Mapping[str, int]) -> Cells:

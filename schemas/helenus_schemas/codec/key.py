@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from itertools import chain, combinations_with_replacement, islice
@@ -66,11 +66,11 @@ class KeyCodec:
         self.has_one_form = all(_has_one_form(c.type) for c in table.clustering)
         self.has_several_forms = not all(_has_one_form(c.type) for c in table.partition_key)
         self._comparable = [nullable(encoder(c.type, clustering=True)) for c in table.partition_key]
-        self._reader: _key_bytes.KeyBytesReader | None = None
+        self.read_key: Callable[[bytes], Key | None] | None = None
+        """What decodes most keys; it returns None for one that `decode` is to decode. None where nothing is faster."""
         if _key_bytes.COMPILED and compat != "datastax":
-            self._reader = _key_bytes.KeyBytesReader(
-                [c.type for c in table.partition_key], [c.type for c in table.clustering]
-            )
+            types = [c.type for c in table.partition_key], [c.type for c in table.clustering]
+            self.read_key = _key_bytes.KeyBytesReader(*types).read_key
         self._read_nullable = [read_nullable(decode) for _, decode in codecs[self.partition_columns :]]
 
     def encode(self, key: Sequence[bytes | None]) -> bytes:
@@ -187,7 +187,7 @@ class KeyCodec:
 
     def decode(self, data: bytes) -> Key:
         """Decode the key of an event. Raises Malformed if the bytes are not a key of this table."""
-        if self._reader is not None and (key := self._reader.read_key(data)) is not None:
+        if self.read_key is not None and (key := self.read_key(data)) is not None:
             return key
         return self._decode(data)
 

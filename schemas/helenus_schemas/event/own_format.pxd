@@ -24,8 +24,19 @@ cpdef parse_match(Match match)
 @cython.locals(cells=bytes)
 cpdef bytes match_cells(Match match)
 
-@cython.locals(i=Py_ssize_t, byte=int, offset=Py_ssize_t, present_times=int, is_present=int, match=Match, _=cython.longlong)
+@cython.locals(byte=int, offset=Py_ssize_t, present_times=int, is_present=int, match=Match, _=cython.longlong)
 cpdef Match scan(bytes value)
 
 @cython.locals(value=cython.longlong)
 cdef (long long, Py_ssize_t, int) _read_optional(bytes data, Py_ssize_t offset)
+
+@cython.locals(i=Py_ssize_t, byte=int)
+cdef bint are_hex_digits(const unsigned char *data, Py_ssize_t start, Py_ssize_t end) noexcept
+
+@cython.locals(i=Py_ssize_t, bits=int)
+cdef bint are_ascii(const unsigned char *data, Py_ssize_t start, Py_ssize_t end) noexcept
+
+cpdef bint is_of_node(Match match, bytes node) except -1
+
+@cython.locals(i=Py_ssize_t, bits=int)
+cdef bint are_equal(const unsigned char *data, Py_ssize_t start, const unsigned char *other, Py_ssize_t count) noexcept

@@ -151,14 +151,10 @@ def scan(value: bytes) -> Match | None:
     """
     if value[0] != 2 or value[1] != 64 or value[34] != 2 or value[35] != 72 or value[72] != 0:
         return None
-    for i in range(_DIGEST, _DIGEST_END):
-        byte = value[i]
-        if not (48 <= byte <= 57 or 97 <= byte <= 102):
-            return None
-    for i in range(_NODE, _NODE_END):
-        if value[i] >= 0x80:
-            return None
     byte = value[_SCOPE]
+    # What follows reads without checks where the value ends: it has so many bytes.
+    if not (are_hex_digits(value, _DIGEST, _DIGEST_END) and are_ascii(value, _NODE, _NODE_END)):
+        return None
     if byte > 4 or byte & 1:
         return None
     match = Match()
@@ -193,3 +189,35 @@ def _read_optional(data: bytes, offset: int) -> tuple[int, int, int]:
         raise IndexError(offset)
     value, offset = read_long(data, offset + 1)
     return value, offset, 1
+
+
+def are_hex_digits(data: bytes, start: int, end: int) -> bool:
+    """Return whether these bytes, which are there, are lowercase hexadecimal digits."""
+    for i in range(start, end):
+        byte = data[i]
+        if not (48 <= byte <= 57 or 97 <= byte <= 102):
+            return False
+    return True
+
+
+def are_ascii(data: bytes, start: int, end: int) -> bool:
+    """Return whether these bytes, which are there, are ASCII."""
+    bits = 0
+    for i in range(start, end):
+        bits |= data[i]
+    return bits < 0x80
+
+
+def is_of_node(match: Match, node: bytes) -> bool:
+    """Return whether `match.node` is this node's host id."""
+    if not _compiled or len(node) != _NODE_END - _NODE:
+        return match.node == node
+    return are_equal(match.value, _NODE, node, _NODE_END - _NODE)
+
+
+def are_equal(data: bytes, start: int, other: bytes, count: int) -> bool:
+    """Return whether so many bytes of `data`, from `start` on, are the first ones of another; both are there."""
+    bits = 0
+    for i in range(count):
+        bits |= data[start + i] ^ other[i]
+    return bits == 0

@@ -81,12 +81,11 @@ class KafkaLog:
         deadline = 0.0
         if topic in self._limits:
             self._check(topic, partition, key, value, headers)
+        named = (headers if type(headers) is list else list(headers)) or None
         while True:
             try:
-                if headers:
-                    producer.produce(topic, value, key, partition, self._on_delivery_error, headers=list(headers))
-                else:
-                    producer.produce(topic, value, key, partition, self._on_delivery_error)
+                # By names, arguments take a tenth of the time longer.
+                producer.produce(topic, value, key, partition, self._on_delivery_error, None, 0, named)
                 return
             except BufferError:
                 deadline = deadline or time.monotonic() + _QUEUE_TIMEOUT_S

@@ -18,12 +18,12 @@ from functools import partial
 from helenus_connector.interfaces.image import Image
 from helenus_connector.interfaces.resolved_key import ResolvedKey
 from helenus_connector.interfaces.shape import Record, ShapedRecord
+from helenus_connector.shape.envelope._direct_rows import DirectRows
 from helenus_connector.shape.envelope.change_source import ChangeSource, change_source, now_ms, row_source
 from helenus_connector.shape.envelope.direct_records import DirectRecords
 from helenus_connector.shape.envelope.parsed_cells import BAD_BYTES, ParsedChange, parse_cells, unreadable_record
 from helenus_connector.shape.row.row import RowShape
 from helenus_schemas.cql.table import Table
-from helenus_schemas.cql.values import Malformed
 from helenus_schemas.event.cells import Cells
 from helenus_schemas.event.change import Scope
 
@@ -46,6 +46,7 @@ class EnvelopeShape(ABC):
     """What cannot be published if an envelope cannot be encoded, for the error's message."""
     _direct: DirectRecords | None = None
     """What makes the records of the most frequent changes, if a subclass has set it."""
+    _direct_rows: DirectRows | None = None
     _headers: Sequence[tuple[str, bytes]] = ()
     """What such a record has beside the headers of its row."""
 
@@ -56,7 +57,7 @@ class EnvelopeShape(ABC):
 
     def records(self, resolved: ResolvedKey) -> Iterable[ShapedRecord | None]:
         direct = self._direct
-        if direct is not None and (record := self._direct_record(direct, resolved, now_ms())) is not None:
+        if direct is not None and (record := self._rows_by(direct).record(resolved, now_ms())) is not None:
             image = _new(Image, (direct.row_values(), resolved.write_time, *_UNTIMED))
             rebuild = partial(self._rebuild_record, resolved)
             return (_new(ShapedRecord, (record, None, resolved.key, image, rebuild, None, None)),)
@@ -70,14 +71,7 @@ class EnvelopeShape(ABC):
         direct = self._direct
         if direct is None:
             return [None] * len(resolved)
-        now = now_ms()
-        records: list[Record | None] = []
-        for key in resolved:
-            try:
-                records.append(self._direct_record(direct, key, now))
-            except Malformed:  # `records` says so
-                records.append(None)
-        return records
+        return self._rows_by(direct).records(resolved, now_ms())
 
     def smaller(self, image: Image) -> Iterator[tuple[Image, tuple[str, bytes]]]:
         return self._rows.smaller(image)
@@ -106,24 +100,11 @@ class EnvelopeShape(ABC):
         `source` is its own.
         """
 
-    def _direct_record(self, direct: DirectRecords, resolved: ResolvedKey, now: int) -> Record | None:
-        """Return the record that `direct` makes of a change, the same as `_change_records` does; None if it can't."""
-        event, cells, write_time, scope = resolved.event, resolved.cells, resolved.write_time, resolved.scope
-        if cells is None or event is None or write_time is None or resolved.failure is not None:
-            return None
-        if scope is not _ROW and scope is not _STATIC:
-            return None
-        value = event.value or b""
-        encoded = direct.encode_change(value, cells, resolved.values, write_time, now, scope is _STATIC)
-        if encoded is None:
-            if (written := resolved.written) is not None:
-                direct.learn_columns(cells, written.columns)
-            return None
-        key, data, is_row = encoded
-        headers = self._rows.headers(resolved.key, write_time, value, resolved.expires, b"c" if is_row else b"u")
-        headers += self._headers
-        # By its own constructor a named tuple takes three times as long.
-        return _new(Record, (key or self._rows.key(resolved.key), data, headers))
+    def _rows_by(self, direct: DirectRecords) -> DirectRows:
+        """Return what makes whole records by `direct`."""
+        if self._direct_rows is None:
+            self._direct_rows = DirectRows(direct, self._rows.key, self._rows.row_headers, self._headers)
+        return self._direct_rows
 
     def _rebuild_record(self, resolved: ResolvedKey, image: Image | None) -> Record:
         """Return the record of another image of a row whose record `_direct` made."""

@@ -1,26 +1,16 @@
 # C types for _row_records.py, used when Cython compiles it. A name that is new there and missing here is slow, not wrong.
 cimport cython
 from helenus_connector.interfaces.resolved_key cimport ResolvedKey
+from helenus_connector.shape.row._row_headers cimport RowHeaders
 
-cdef bint _compiled
-cdef bytes _NO_LOG
-cdef Py_ssize_t _OF_SNAPSHOT
-cdef bytearray _SCRATCH
 cdef object _new, _Record
 
 cdef class RowRecords:
     cdef bytes _key_frame
-    cdef object _encode, _origin
-    cdef list _table_headers
-    cdef bint _write_time, _expires, _shows_origin, _op
+    cdef object _encode
+    cdef RowHeaders _headers
 
     cpdef list records(self, object resolved)
 
     @cython.locals(columns=tuple, values=tuple)
     cdef object row_record(self, ResolvedKey resolved)
-
-    @cython.locals(headers=list, data=bytes)
-    cdef list _headers(self, ResolvedKey resolved, object op)
-
-@cython.locals(raw=cython.p_uchar, remaining=cython.ulonglong, index=int)
-cdef bytes decimal_digits(long long value)

@@ -11,44 +11,27 @@ from collections.abc import Callable, Sequence
 
 from helenus_connector.interfaces.resolved_key import ResolvedKey
 from helenus_connector.interfaces.shape import Record
+from helenus_connector.shape.row._row_headers import RowHeaders
 
 COMPILED = not __file__.endswith(".py")
-_compiled = COMPILED
-NO_LOG = bytes(3)
-"""First bytes of an event without digest, node and columns, such as a snapshot's."""
-GONE, READ = b"d", b"r"
-"""Operations: a row that is deleted, and one that a snapshot read."""
-OF_SNAPSHOT = 2
-"""Number of headers that say that a snapshot read a row."""
+GONE = b"d"
+"""Operation: the row is deleted."""
 BAD_BYTES = (ValueError, IndexError, struct.error)
-_NO_LOG = NO_LOG
-_OF_SNAPSHOT = OF_SNAPSHOT
-_SCRATCH = bytearray(20)
 _new = tuple.__new__
 _Record = Record
-Header = tuple[str, bytes]
 
 
 class RowRecords:
     """Makes the records of one version of a table. A key is that of the event, after the `key_frame`; `encode` makes
-    the value of the columns' CQL bytes. A record has the `table_headers`, which all have, and those named in
-    `headers`; `origin` returns the headers of an event that comes from no commit log.
+    the value of the columns' CQL bytes.
     """
 
     def __init__(
-        self,
-        key_frame: bytes,
-        encode: Callable[[Sequence[bytes | None]], bytes],
-        table_headers: Sequence[Header],
-        headers: Sequence[str],
-        origin: Callable[[bytes], Sequence[Header]],
+        self, key_frame: bytes, encode: Callable[[Sequence[bytes | None]], bytes], headers: RowHeaders
     ) -> None:
         self._key_frame = key_frame
         self._encode = encode
-        self._table_headers = list(table_headers)
-        self._origin = origin
-        self._write_time, self._expires = "writetime" in headers, "expires" in headers
-        self._shows_origin, self._op = "origin" in headers, "op" in headers
+        self._headers = headers
 
     def records(self, resolved: Sequence[ResolvedKey]) -> list[Record | None]:
         """Return the record of each key; None for those that `RowShape.records` is to make."""
@@ -76,41 +59,4 @@ class RowRecords:
                 op = None
         if b"" in values:
             return None
-        return _new(_Record, (self._key_frame + resolved.key, value, self._headers(resolved, op)))
-
-    def _headers(self, resolved: ResolvedKey, op: bytes | None) -> list[Header]:
-        """Return the headers of a row's record; `op` is None unless the row is deleted."""
-        headers = self._table_headers[:]
-        write_time = resolved.write_time
-        if write_time is not None and self._write_time:
-            headers.append(("writetime", decimal_digits(write_time)))
-        event = resolved.event
-        if event is not None:
-            data = event.value
-            if data is not None and data.startswith(_NO_LOG):
-                origin = self._origin(data)
-                if self._shows_origin:
-                    headers.extend(origin)
-                if op is None and len(origin) == _OF_SNAPSHOT:
-                    op = READ
-        if op is not None and self._op:
-            headers.append(("op", op))
-        expires = resolved.expires
-        if expires is not None and self._expires:
-            headers.append(("expires", decimal_digits(expires)))
-        return headers
-
-
-def decimal_digits(value: int) -> bytes:
-    """Return a number as decimal digits."""
-    if _compiled and 0 <= value < 1 << 62:
-        raw = _SCRATCH
-        remaining = value
-        index = 20
-        while True:
-            index -= 1
-            raw[index] = 48 + remaining % 10
-            remaining //= 10
-            if not remaining:
-                return raw[index:20]  # type: ignore[return-value] # in C it is a pointer, and a slice of it is bytes
-    return b"%d" % value
+        return _new(_Record, (self._key_frame + resolved.key, value, self._headers.row_headers(resolved, op)))

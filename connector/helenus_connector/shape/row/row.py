@@ -20,7 +20,8 @@ from helenus_connector.interfaces.shape import Record, ShapedRecord
 from helenus_connector.shape.encoding.forms import Avro, Form, Json, json_encoder, register_key_schemas
 from helenus_connector.shape.encoding.frames import frame
 from helenus_connector.shape.encoding.registry import SchemaIds
-from helenus_connector.shape.row._row_records import BAD_BYTES, GONE, NO_LOG, OF_SNAPSHOT, READ, RowRecords
+from helenus_connector.shape.row._row_headers import NO_LOG, OF_SNAPSHOT, READ, RowHeaders
+from helenus_connector.shape.row._row_records import BAD_BYTES, GONE, RowRecords
 from helenus_schemas.avro import build as avro
 from helenus_schemas.codec import to_avro
 from helenus_schemas.codec import to_json as jsonform
@@ -65,11 +66,13 @@ class RowShape:
         self._origin = "origin" in shown
         self._op = "op" in shown
         self._source = [name for name in ("node", "segpos", "digest") if name in shown]
-        self._rows: RowRecords | None = None
-        if form is None and isinstance(self._form, Avro) and self._form.is_plain and not self._source:
-            frame, encode = self._form.key_frame, self._form.row
-            self._rows = RowRecords(frame, encode, self._table_headers, shown, _origin_headers)
         self._exact_key = settings.key_compat != "exact"
+        self._ordinary_headers: RowHeaders | None = None
+        if not self._source and not self._exact_key:
+            self._ordinary_headers = RowHeaders(self._table_headers, shown, _origin_headers)
+        self._rows: RowRecords | None = None
+        if form is None and isinstance(self._form, Avro) and self._form.is_plain and self._ordinary_headers is not None:
+            self._rows = RowRecords(self._form.key_frame, self._form.row, self._ordinary_headers)
         self._encode_key = b64encode if registry is None else bytes  # what keeps schemas has text for headers
         self._codec = KeyCodec(table)
         columns = avro.value_columns(table)
@@ -229,6 +232,14 @@ class RowShape:
         if self._exact_key:
             headers.append(("exact_key", self._encode_key(key)))
         return headers
+
+    def row_headers(self, resolved: ResolvedKey, op: bytes | None) -> list[tuple[str, bytes]]:
+        """Return the headers of a record of this key, whose operation is `op`."""
+        if self._ordinary_headers is not None:
+            return self._ordinary_headers.row_headers(resolved, op)
+        event = resolved.event
+        value = None if event is None else event.value
+        return self.headers(resolved.key, resolved.write_time, value, resolved.expires, op)
 
     def _common_headers(self, write_time: int | None, event: bytes | None, op: bytes | None) -> list[tuple[str, bytes]]:
         headers = list(self._table_headers)
