@@ -1,13 +1,21 @@
-"""Batches planned in a thread of the driver, for the source in Java, in a real Spark. No server needed."""
+"""Batches planned in a thread of the driver, for the source in Java: in a real Spark, but for what it does not do. No
+server needed.
+"""
 
 from __future__ import annotations
 
-from typing import Any
+import json
+import queue
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 from connector.spark_script import run_script
 
-pytestmark = pytest.mark.integration
+from helenus_connector.query import _planning_thread as module
+from helenus_connector.query._planning_thread import PlanningThread
+from helenus_schemas.errors import HelenusError
 
 SCRIPT = """
 import json, sys, threading, time
@@ -147,15 +155,85 @@ java = context._jvm.helenus.BatchPlanning(1000)
 gone = ended(begin("gone", SimpleNamespace(name=java.name())))
 closed = PlanningThread.for_session(context, run / "plan")
 closed.close()
-try:
-    begin("closed", closed)
-    refused = "begun"
-except Exception as failure:
-    refused = str(failure)
+refused = ended(begin("closed", closed))
 say(lost="can't plan batches any more: ValueError: no answer" in lost, gone="has not planned for 1 s" in gone,
     refused="No thread of Python plans batches as planning-" in refused, errors=[lost[:300], gone[:300], refused[:300]])
 spark.stop()
 """
+
+
+class JavaSide:
+    """Asks what a query's thread would: `ask` returns the answer, or raises the error."""
+
+    def __init__(self) -> None:
+        self._questions = queue.Queue[str | None]()
+        self._answers = queue.Queue[tuple[str | None, str | None]]()
+        self.closed: list[str] = []
+        self._has_asked = False
+
+    def name(self) -> str:
+        return "planning-1"
+
+    def next(self, answer: str | None, error: str | None) -> str | None:
+        if self._has_asked:
+            self._answers.put((answer, error))
+        self._has_asked = True
+        return self._questions.get()
+
+    def close(self, reason: str) -> None:
+        self.closed.append(reason)
+        self._questions.put(None)
+
+    def ask(self, *question: Any) -> Any:
+        self._questions.put(json.dumps(question))
+        answer, error = self._answers.get(timeout=60)
+        if error is not None:
+            raise RuntimeError(error)
+        return json.loads(cast(str, answer))
+
+
+class Counted:
+    """A planner that counts for how many batches it is asked."""
+
+    plan = SimpleNamespace(max_batch_size=1)
+    is_retired = has_stopped = False
+
+    def __init__(self, _: str) -> None:
+        self.planned = 0
+
+    def partitions(self, *_: object) -> list[int]:
+        self.planned += 1
+        return [self.planned]
+
+    def commit(self, _: object) -> None:
+        raise ValueError("no commit")
+
+    def stop(self) -> None:
+        self.has_stopped = True
+
+
+def test_a_batch_is_planned_once_however_often_java_asks(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """And again if it is another one: no parts are those of two batches."""
+    java = JavaSide()
+    monkeypatch.setattr(module, "BatchPlanner", Counted)
+    planning = PlanningThread(SimpleNamespace(BatchPlanning=lambda _: java), tmp_path / "plan", 1000)
+    first, second, third = ({"tick": tick} for tick in range(3))
+    assert java.ask("initial") == module.INITIAL
+    for _ in range(2):
+        java.ask("parts", first, second)
+    assert planning.take_parts() == [1]
+    java.ask("parts", first, second)
+    with pytest.raises(HelenusError, match="without asking"):
+        planning.take_parts()
+    java.ask("parts", second, third)
+    assert planning.take_parts() == [2]
+    with pytest.raises(RuntimeError, match="ValueError: no commit"):
+        java.ask("commit", third)
+    planning.close()
+    planner = cast(Counted, planning._planner)
+    assert planner.is_retired
+    assert planner.has_stopped
+    assert java.closed == ["the run of the query has ended"]
 
 
 Reports = list[dict[str, Any]]
@@ -166,6 +244,7 @@ def reports(tmp_path_factory: pytest.TempPathFactory) -> Reports:
     return run_script(SCRIPT, tmp_path_factory.mktemp("planning"))
 
 
+@pytest.mark.integration
 def test_batches_are_planned_in_order_and_committed(reports: Reports) -> None:
     report = reports[0]
     assert report["parts"] == [[0, "part 1"], [1, "part 2"], [2, "part 3"]]
@@ -175,23 +254,28 @@ def test_batches_are_planned_in_order_and_committed(reports: Reports) -> None:
     assert report["closed"]
 
 
+@pytest.mark.integration
 def test_offsets_are_as_a_source_in_python_has_them(reports: Reports) -> None:
     assert reports[0]["offset"] == '{"tick": 3, "topics": {"events-\\u00e4": {"0": 3}}, "now": 1764489600.123}'
     assert reports[1] == {"parts": [[3, "part 4"]]}
 
 
+@pytest.mark.integration
 def test_an_error_of_the_planner_ends_the_query(reports: Reports) -> None:
     assert reports[2] == {"error": True}
 
 
+@pytest.mark.integration
 def test_a_query_stops_while_its_planner_waits(reports: Reports) -> None:
     assert reports[3] == {"error": "None", "closed": True, "retired": True}
 
 
+@pytest.mark.integration
 def test_parts_are_of_one_batch_alone(reports: Reports) -> None:
     assert reports[4] == {"twice": True}
 
 
+@pytest.mark.integration
 def test_a_query_that_nobody_plans_ends(reports: Reports) -> None:
     errors = reports[5].pop("errors")
     assert reports[5] == {"lost": True, "gone": True, "refused": True}, errors

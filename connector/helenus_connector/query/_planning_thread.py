@@ -42,6 +42,8 @@ class PlanningThread:
         self._java = classes.BatchPlanning(fetch_limit_ms)
         self.name = str(self._java.name())
         self._parts: Sequence[TaskRanges] | None = None
+        self._planned: tuple[dict[str, Any], ...] = ()
+        """Where the batch starts and ends whose parts were planned last."""
         self._thread = threading.Thread(target=self._answer_questions, name="planning", daemon=True)
         self._thread.start()
 
@@ -99,7 +101,9 @@ class PlanningThread:
         if kind == "latest":
             return planner.latest_offset(offsets[0], ReadMaxRows(planner.plan.max_batch_size))
         if kind == "parts":
-            self._parts = planner.partitions(offsets[0], offsets[1])
+            if offsets != self._planned:  # Spark asks twice for each batch, before it begins
+                self._parts = planner.partitions(offsets[0], offsets[1])
+                self._planned = offsets
         else:
             planner.commit(offsets[0])
         return None
