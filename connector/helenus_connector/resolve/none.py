@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 from uuid import UUID
 
 import structlog
@@ -39,7 +39,9 @@ _RANGE, _TABLE, _LOG = Scope.RANGE, Scope.TABLE, Origin.LOG  # an enum's members
 _NEVER = -(1 << 63)
 _WRITTEN, _EXPIRY = HAS_WRITTEN, HAS_EXPIRES  # C integers when compiled
 _IDS_BYTES = 33  # what a head begins with: the version and the ids
-_TOPIC, _PARTITION = 0, 1  # places in an Event: by name they are slow to look up
+# Places in an Event: by name they are slow to look up.
+_TOPIC: Final = 0
+_PARTITION: Final = 1
 _BY_TIME = 1  # the version of an id that says when its table was made
 _MOST_HEADS = 1 << 20  # bytes of those that are remembered: some thousand of a usual table
 _GROUP = 500  # changes that are shaped together
