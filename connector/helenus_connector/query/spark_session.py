@@ -88,6 +88,7 @@ _FILES, _CLASS_PATH = "spark.hadoop.fs.file.impl", "spark.driver.extraClassPath"
 _PYTHON_PATH = Path(__file__).with_name("python_path")
 """With a `sitecustomize`, which says what for."""
 _SOCKETS = "spark.python.unix.domain.socket."
+_START_VARIABLES = ("SPARK_HOME", "SPARK_LAUNCHER_OPTS", "PYTHONPATH", "MALLOC_ARENA_MAX")
 _EXECUTOR_SOCKET_DIRECTORY = "/tmp"  # on hosts of executors; java.io.tmpdir is too long a path there with YARN
 _LOGGING = """
 rootLogger.level = error
@@ -195,9 +196,7 @@ def _launch(worker: WorkerSettings, settings: Mapping[str, str], directory: Path
 
 
 def load_modules(spark: Any) -> None:
-    """Have the process that Spark's Python workers are forked from load our modules, which takes seconds, while the
-    first query is planned. Returns at once.
-    """
+    """Begin to load our modules in what Spark's Python workers are forked from, which takes seconds."""
 
     def load() -> None:
         with suppress(Exception):  # the worker may end meanwhile; what is wrong shows in the first batch
@@ -218,8 +217,7 @@ def _start_variables(has_internals: bool) -> Iterator[None]:
     for their Python processes; and Spark's script neither ask Python where Spark is, nor compile what builds Java's
     command line. Java's hundred threads share two of malloc's arenas, of which each keeps memory.
     """
-    names = ("SPARK_HOME", "SPARK_LAUNCHER_OPTS", "PYTHONPATH", "MALLOC_ARENA_MAX")
-    before = {name: os.environ.get(name) for name in names}
+    before = {name: os.environ.get(name) for name in _START_VARIABLES}
     os.environ["SPARK_HOME"] = str(spark_home())
     os.environ.setdefault("MALLOC_ARENA_MAX", "2")
     os.environ["SPARK_LAUNCHER_OPTS"] = f"-XX:TieredStopAtLevel=1 {before['SPARK_LAUNCHER_OPTS'] or ''}"
@@ -336,7 +334,10 @@ def settled_task_slots(spark: Any, is_over: Callable[[], bool]) -> int:
         time.sleep(_POLL_S)
     slots = task_slots(spark)
     fields = {"executors": max(executors, 0), "slots": slots, "waited_s": round(time.monotonic() - begun, 1)}
-    (_log.info if executors > 0 else _log.warning)("spark.executors", **fields)
+    if executors > 0:
+        _log.info("spark.executors", **fields)
+    else:
+        _log.warning("spark.executors", **fields)
     return slots
 
 
