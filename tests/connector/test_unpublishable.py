@@ -213,8 +213,7 @@ def test_a_topic_of_dead_letters_is_made_when_it_is_needed(tmp_path: Path, monke
     assert [record.topic for record in staged.appended] == [DEAD_LETTERS]
 
 
-def test_chunks_are_for_kafka() -> None:
+@pytest.mark.parametrize("settings", [ConnectorSettings, PulsarConnectorSettings])
+def test_chunks_are_for_both_brokers(settings: type[ConnectorSettings]) -> None:
     properties = {"name": "n", "keyspace": "ks", "table": "t", "output.format": "json", "errors.large.record": "chunk"}
-    assert ConnectorSettings.from_properties(properties, "test").has_chunks
-    with pytest.raises(HelenusError, match="chunks are for Kafka"):
-        PulsarConnectorSettings.from_properties(properties, "test")
+    assert settings.from_properties(properties, "test").has_chunks

@@ -92,14 +92,14 @@ def outcome(
     divided: list[AdmittedChange] = []
     numbers = {id(admitted): number for number, admitted in enumerate(changes)}
     read = [numbers[id(admitted)] for admitted in module.divide_changes(changes, divided, "ks.t")]
-    resolver, said = module.CellResolver(table, re.compile(pattern)), []
+    resolver, refusals = module.CellResolver(table, re.compile(pattern)), []
     for admitted in divided:
         try:
             resolved = resolver.resolve(admitted)
         except SchemaChanged as error:
-            said.append(str(error))
+            refusals.append(str(error))
             continue
-        said.append(resolved and fields(resolved))
+        refusals.append(resolved and fields(resolved))
     copies = [(numbers[id(admitted)], admitted.copies) for admitted in divided]
     ids = module.ids_by_partition(divided)
     try:
@@ -107,7 +107,7 @@ def outcome(
         counted = [(len(group), outdated, module.count_copies(group)) for group, outdated in groups]
     except SchemaChanged:
         counted = []
-    return read, copies, said, ids, counted
+    return read, copies, refusals, ids, counted
 
 
 def fields(resolved: Any) -> Any:
