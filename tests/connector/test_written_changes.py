@@ -92,14 +92,14 @@ def outcome(
     divided: list[AdmittedChange] = []
     numbers = {id(admitted): number for number, admitted in enumerate(changes)}
     read = [numbers[id(admitted)] for admitted in module.divide_changes(changes, divided, "ks.t")]
-    resolver, refusals = module.CellResolver(table, re.compile(pattern)), []
+    resolver, answers = module.CellResolver(table, re.compile(pattern)), []
     for admitted in divided:
         try:
             resolved = resolver.resolve(admitted)
         except SchemaChanged as error:
-            refusals.append(str(error))
+            answers.append(str(error))
             continue
-        refusals.append(resolved and fields(resolved))
+        answers.append(resolved and fields(resolved))
     copies = [(numbers[id(admitted)], admitted.copies) for admitted in divided]
     ids = module.ids_by_partition(divided)
     try:
@@ -107,7 +107,7 @@ def outcome(
         counted = [(len(group), outdated, module.count_copies(group)) for group, outdated in groups]
     except SchemaChanged:
         counted = []
-    return read, copies, refusals, ids, counted
+    return read, copies, answers, ids, counted
 
 
 def fields(resolved: Any) -> Any:
