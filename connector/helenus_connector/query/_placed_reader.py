@@ -22,7 +22,7 @@ _PLACED = pa.schema([("place", pa.int32()), ("turn", pa.int32()), ("notes", pa.b
 
 
 def read_places(plan: QueryPlan, task_ranges: TaskRanges) -> Iterator[pa.RecordBatch]:
-    """Yield rows of `PLACED` for an operator with state: of each partition a note of it, then its events.
+    """Yield rows of `source.PLACED` for an operator with state: of each partition a note of it, then its events.
 
     All of its ranges are read, whatever their bytes: a batch that is repeated must have the same events.
     """

@@ -36,9 +36,7 @@ _LARGE = 1 << 20
 
 
 def offer(file: Path, parts: Sequence[TaskRanges]) -> None:
-    """Write what each task of the next batch reads. Called in the planner, or before a
-    job.
-    """
+    """Write what each task of the next batch reads. Called in the planner, or before a job."""
     rows = io.BytesIO()
     _PICKLED.dump_stream(parts, rows)
     replace(file, rows.getvalue())
