@@ -285,6 +285,7 @@ def test_cassandra_restarts(live: Live) -> None:
     assert live.stop(agent) == 0
 
 
+@pytest.mark.long  # a start of Cassandra more
 def test_drained_while_the_node_is_dead(live: Live) -> None:
     """By what the agent had saved; the log has mutations of many tables, changes of the schema and a TRUNCATE too."""
     live.table("drained")

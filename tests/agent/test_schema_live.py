@@ -229,6 +229,7 @@ def test_truncate(node: Node) -> None:
     assert all(c.parts == PARTITIONS and c.part == n for n, p in enumerate(node.notices("trunc")) for _, c in p)
 
 
+@pytest.mark.long  # the tests of this file that are left have each kind
 def test_recreated_with_another_key_under_writes(node: Node) -> None:
     node.cql("CREATE TABLE s.recreated (a int PRIMARY KEY, v text) WITH cdc = true")
     written = 0
@@ -346,6 +347,7 @@ def test_dropped_and_recreated_under_writes(node: Node) -> None:
     assert len(set(tables.values())) == 3, "each table has its id"
 
 
+@pytest.mark.long  # as above
 def test_a_column_that_is_added_again(node: Node) -> None:
     node.cql("CREATE TABLE s.column (a int PRIMARY KEY, v text, w int) WITH cdc = true")
     node.insert("column", 0, 20)
@@ -414,6 +416,7 @@ def test_altered_while_the_agent_is_down(node: Node) -> None:
     assert node._ready() is not None
 
 
+@pytest.mark.long  # as above
 def test_altered_many_times_in_a_row(node: Node) -> None:
     """Faster than the agent reads the schema: no such ALTER is taken for one of `cdc`."""
     node.cql("CREATE TABLE s.often (a int PRIMARY KEY, v text) WITH cdc = true")
@@ -503,6 +506,7 @@ def test_statements_over_several_tables(node: Node) -> None:
     assert node.rows("b2") == node.rows("b1_by_v") == []
 
 
+@pytest.mark.long  # as above
 def test_lost_segment(node: Node) -> None:
     node.cql("CREATE TABLE s.lost (a int PRIMARY KEY, v text) WITH cdc = true")
     node.insert("lost", 0, 10)

@@ -145,6 +145,7 @@ def test_each_of_the_two_may_be_lost(live: Copied) -> None:
     assert live.keys(live.name) == Counter(range(430))
 
 
+@pytest.mark.long  # half a minute of writes
 def test_segments_that_were_removed_are_not_reported_as_lost(live: Copied) -> None:
     """A segment leaves cdc_raw only once the row knows that it is read, so that a restored state does not miss it."""
     agent = live.start_ready(state_store_interval_ms="60000")
@@ -163,6 +164,7 @@ def test_segments_that_were_removed_are_not_reported_as_lost(live: Copied) -> No
     assert live.stop(agent) == 0
 
 
+@pytest.mark.long  # agent/test_state_store.py has it in memory
 def test_the_older_of_two_agents_ends(live: Copied) -> None:
     """A container that moved: the one that hangs there ends as soon as it wakes, with one line."""
     old = live.start_ready()
@@ -234,6 +236,7 @@ def test_another_disk_is_a_gap(live: Copied) -> None:
     assert live.stop(agent) == 0
 
 
+@pytest.mark.long  # agent/test_state_store.py has it in memory
 def test_a_node_that_was_replaced_is_named_and_closed(live: Copied) -> None:
     agent = live.start_ready()
     live.write(0, 10)

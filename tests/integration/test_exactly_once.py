@@ -256,6 +256,7 @@ def test_stopped_cut_off_and_killed(pipeline: Pipeline, faults: WorkerFaults, wr
         time.sleep(2)
 
 
+@pytest.mark.long  # test_worker_group.py has a worker without its disks lead
 def test_the_host_is_lost_with_its_disks(
     pipeline: Pipeline, faults: WorkerFaults, writes: WriteLog, session: Any
 ) -> None:
@@ -280,6 +281,7 @@ def test_many_faults(
         writes.wait_written(LONG_WRITES)
 
 
+@pytest.mark.long  # two starts of a worker
 def test_positions_are_those_of_the_group(pipeline: Pipeline, faults: WorkerFaults, writes: WriteLog) -> None:
     """Who moves the group while the worker is stopped, moves the connector: its events are read again from there."""
     faults.wait_ready()  # whatever a test before this one has left
@@ -322,7 +324,10 @@ def check_by_tools(brokers: str, tables: Sequence[str]) -> None:
     for table in tables:
         partitions = describe_group(brokers, group(table))
         lags = {(row["TOPIC"], row["LAG"]) for row in partitions}
-        assert lags == {(f"events-{table}", "0")}, partitions
+        # A state of keys is learned from the records: its connector reads them, too.
+        assert {(f"events-{table}", "0")} <= lags <= {(f"{topic}-{table}", "0") for topic in ("events", "data")}, (
+            partitions
+        )
     states: dict[str, str] = {}
 
     def has_ended_all() -> bool:

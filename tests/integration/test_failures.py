@@ -143,6 +143,7 @@ def test_registry_stopped_while_the_connector_starts(
     pipeline.converges(table)
 
 
+@pytest.mark.long  # test_schema_topic.py, and connector/test_registry.py
 @ON_KAFKA
 def test_registry_stopped_while_the_table_is_altered(
     pipeline: Pipeline, workload: Workload, stack: Stack, session: Any, table: str

@@ -188,6 +188,7 @@ def test_a_dropped_table_leaves_its_connector(pipeline: Pipeline, session: Any, 
     assert has_left()
 
 
+@pytest.mark.long  # two starts of a worker
 def test_states_configurations_and_positions_survive_a_restart(
     pipeline: Pipeline, session: Any, rest_api: Rest
 ) -> None:

@@ -291,6 +291,7 @@ def test_a_namespace_whose_schemas_must_not_change(
         updates(admin, True)
 
 
+@pytest.mark.long  # test_evolution.py has one
 def test_a_table_recreated_with_another_key(pipeline: Pipeline, session: Any, rest_api: Rest) -> None:
     """The agent goes on; the connector stops, or goes on in another topic."""
     session.execute(f"CREATE TABLE edge.recreated {TABLE}")
@@ -327,6 +328,7 @@ def test_a_table_recreated_with_another_key(pipeline: Pipeline, session: Any, re
     assert pipeline.agent.health()[0] == 200
 
 
+@pytest.mark.long  # test_records.py has odd names
 def test_a_name_that_is_illegal_in_avro(pipeline: Pipeline, session: Any, rest_api: Rest) -> None:
     session.execute('CREATE TABLE edge.named (id int PRIMARY KEY, "my col" text) WITH cdc = true')
     session.execute("INSERT INTO edge.named (id, \"my col\") VALUES (1, '1')")
@@ -343,6 +345,7 @@ def test_a_name_that_is_illegal_in_avro(pipeline: Pipeline, session: Any, rest_a
     assert value == '{"my_col_ad025cc7": "1"}'
 
 
+@pytest.mark.long  # connector/test_pulsar_events.py has them
 def test_events_that_are_dropped_while_the_connector_is_away(
     pipeline: Pipeline, session: Any, rest_api: Rest, admin: Admin
 ) -> None:
@@ -460,6 +463,7 @@ LARGE_COLUMNS = {column: random.Random(column).randbytes(750_000).hex() for colu
 """9 MB, where a broker takes 5."""
 
 
+@pytest.mark.long  # test_chunks.py has Kafka's
 def test_large_records_in_chunks(
     pipeline: Pipeline, session: Any, rest_api: Rest, on_pulsar: Status, admin: Admin, java: JavaReader
 ) -> None:

@@ -258,6 +258,7 @@ def marked(pipeline: Pipeline, session: Any) -> Iterator[Any]:
         yield session
 
 
+@pytest.mark.long  # two minutes of kills
 def test_markers_growth_and_kills(pipeline: Pipeline, marked: Any, tmp_path: Path, node: OpenSearchNode) -> None:
     """A recipe that runs all the while, and is killed; and all of them in two steps: no row too many, no field lost."""
     for name in ("one", "all"):

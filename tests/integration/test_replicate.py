@@ -319,6 +319,7 @@ def test_events_that_are_gone_are_an_error_until_rows_are_copied_anew(
     are_equal(session, there, replication)
 
 
+@pytest.mark.long  # the tests above copy each type, and each delete
 def test_changes_without_cells_are_read(
     agent: Pipeline, status: Status, target: Status, session: Any, there: Any, tmp_path: Path
 ) -> None:
@@ -344,6 +345,7 @@ def test_changes_without_cells_are_read(
     are_equal(session, there, replication)
 
 
+@pytest.mark.long  # the tests above copy each type, and each delete
 def test_rows_with_old_write_times_come_back_after_a_truncation(
     agent: Pipeline, status: Status, target: Status, session: Any, there: Any, tmp_path: Path
 ) -> None:
@@ -373,6 +375,7 @@ def test_rows_with_old_write_times_come_back_after_a_truncation(
     assert len(shown[0]) == 5
 
 
+@pytest.mark.long  # the tests above copy each type, and each delete
 def test_a_new_column_waits_for_the_target(
     agent: Pipeline, status: Status, target: Status, session: Any, there: Any, tmp_path: Path
 ) -> None:

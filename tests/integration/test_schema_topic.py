@@ -23,6 +23,7 @@ from integration.pipeline import Pipeline
 from patience import eventually
 
 from helenus_schemas.avro.canonical import guid
+from helenus_sinks.kafka.log import KafkaLog
 from helenus_stack.records import SCHEMA_TOPIC, messages, schemas_by_guid
 from helenus_stack.stack import Stack
 from helenus_stack.status import Status
@@ -268,6 +269,9 @@ def test_what_others_write_to_the_topic_is_not_trusted(
 ) -> None:
     """No JSON, another GUID, a subject of somebody else's: nothing is registered, nothing stops."""
     eventually(lambda: is_registered(pipeline), "nothing waits")
+    KafkaLog({"bootstrap.servers": str(status.bootstrap_servers)}).create(
+        SCHEMA_TOPIC, 1, {"cleanup.policy": "compact"}
+    )
     schema = '{"type":"record","name":"evil","fields":[]}'
     foreign = {"subject": "payments-value", "schemaType": "AVRO", "schema": schema, "guid": str(guid(schema))}
     foreign |= {"id": None, "state": "deferred", "reason": "", "order": -1}

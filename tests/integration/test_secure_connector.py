@@ -444,6 +444,7 @@ MISTAKES: list[tuple[dict[str, str | None], int, list[str]]] = [
 ]
 
 
+@pytest.mark.long  # each is a process; agent/test_secure.py has them, too
 @pytest.mark.parametrize("code", [1, pytest.param(2, marks=pytest.mark.long)])  # no server sees the others
 def test_every_mistake_is_one_clear_message(
     status: Status, session: Any, files: Callable[[str, Mapping[str, str | None]], list[str]], tmp_path: Path, code: int

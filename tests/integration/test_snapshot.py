@@ -261,6 +261,7 @@ def test_existing_rows_under_writes_while_workers_are_killed(
     assert any(record.key["p"] == 2000 for record in later_records)
 
 
+@pytest.mark.long  # the test above has a snapshot
 def test_what_an_operator_asks_for(pipeline: Pipeline, table: Table, session: Any) -> None:
     name = table.name.replace(".", "-")
     session.execute(f"ALTER TABLE {table.name} WITH cdc = true")

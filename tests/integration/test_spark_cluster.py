@@ -93,6 +93,7 @@ def test_nobody_without_the_secret_gets_into_driver_or_executors(pipeline: Pipel
     assert spark.secret.encode() not in seen
 
 
+@pytest.mark.long  # connector/test_handover.py has a task that goes on late
 def test_an_executor_killed_in_mid_batch(pipeline: Pipeline, spark: SparkCluster, session: Any) -> None:
     with Counting(session, TABLE, KEYS):
         time.sleep(2)

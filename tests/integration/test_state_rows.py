@@ -146,6 +146,7 @@ def test_rows_are_merged_without_a_read(pipeline: Pipeline, session: Any) -> Non
     assert pipeline.connector.total("helenus_connector_rows_kept", connector="merged-rows") > 0
 
 
+@pytest.mark.long  # a minute of writes
 def test_truncations_under_writes(pipeline: Pipeline, session: Any) -> None:
     """Cassandra keeps what is logged after one, whatever its write time; a reload may have times of long ago."""
     table, long_ago = "merged.rows", 1_000_000

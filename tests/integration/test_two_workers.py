@@ -133,6 +133,7 @@ def test_a_second_worker_started_by_mistake(pipelines: tuple[Pipeline, Pipeline]
     in_order(pipelines[0])
 
 
+@pytest.mark.long  # the test above has two writers
 def test_a_task_that_is_restarted_takes_the_records_back(pipelines: tuple[Pipeline, Pipeline], session: Any) -> None:
     first, second = (pipeline.connector for pipeline in pipelines)
     with Counting(session, table_of(pipelines[0]), KEYS):

@@ -194,6 +194,7 @@ def command(pipeline: Pipeline, table: str, *options: str) -> tuple[int, str, st
     return process.returncode, process.stdout, process.stderr
 
 
+@pytest.mark.long  # two minutes of writes
 @pytest.mark.parametrize("runs", [1, pytest.param(RUNS, marks=[pytest.mark.long, pytest.mark.timeout(3600)])])
 def test_the_command_finds_none_while_writes_go_on(pipeline: Pipeline, session: Any, ks: str, runs: int) -> None:
     table = f"{ks}.avro"

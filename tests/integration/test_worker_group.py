@@ -126,6 +126,7 @@ def test_the_leader_is_killed(group: WorkerGroup, writes: WriteLog, session: Any
     assert len(lines(standby, "worker.leads")) == 1
 
 
+@pytest.mark.long  # the test above kills it; test_two_workers.py has one that hangs
 def test_the_leader_hangs_and_goes_on(group: WorkerGroup, writes: WriteLog, session: Any) -> None:
     """As of a virtual machine that is moved. What it then sends the brokers refuse; it says so once, and stands by."""
     leader = group.await_leader()
@@ -318,6 +319,7 @@ def alone(pipeline: Pipeline, name: str, more: Mapping[str, object]) -> Iterator
         other.connector.stop()
 
 
+@pytest.mark.long  # two starts of a worker
 def test_a_worker_of_before_becomes_one_of_a_group(pipeline: Pipeline, session: Any) -> None:
     """What it has in its checkpoint.dir is the group's then: also a connector that was made over REST and is paused."""
     with alone(pipeline, "before", {}) as worker:

@@ -119,6 +119,7 @@ def test_one_leads_and_the_other_stands_by(group: WorkerGroup, session: Any) -> 
     assert standby.total("helenus_connector_records_total") == 0
 
 
+@pytest.mark.long  # connector/test_pulsar_group_live.py elects on Pulsar
 def test_the_leader_is_killed(group: WorkerGroup, session: Any) -> None:
     leader, standby = pair(group)
     with in_order(group, session):
