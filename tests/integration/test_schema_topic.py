@@ -265,9 +265,11 @@ def test_a_schema_that_is_refused_later_is_named_and_can_be_taken(
 
 
 def test_what_others_write_to_the_topic_is_not_trusted(
-    pipeline: Pipeline, status: Status, client: SchemaRegistryClient
+    pipeline: Pipeline, status: Status, session: Any, client: SchemaRegistryClient
 ) -> None:
     """No JSON, another GUID, a subject of somebody else's: nothing is registered, nothing stops."""
+    session.execute(f"INSERT INTO {KEYSPACE}.t (k, v) VALUES (0, 'plain')")
+    eventually(lambda: published(pipeline, f"{KEYSPACE}.t", v="plain"), "the subject is there")
     eventually(lambda: is_registered(pipeline), "nothing waits")
     KafkaLog({"bootstrap.servers": str(status.bootstrap_servers)}).create(
         SCHEMA_TOPIC, 1, {"cleanup.policy": "compact"}

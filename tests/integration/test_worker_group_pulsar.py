@@ -25,7 +25,7 @@ pytestmark = pytest.mark.integration
 
 TABLE, OTHER, OLD = "pgroup.read", "pgroup.other", "pgroup.old"
 MERGED, KEYED = "pgroup.merged", "pgroup.keyed"
-STATES = {MERGED: {"state": "rows", "query.group": "m"}, KEYED: {"state": "keys"}}
+STATES = {MERGED: {"state": "rows", "query.group": "m", "snapshot.mode": "never"}, KEYED: {"state": "keys"}}
 NAME = "pgroup-other"
 KEYS = 40
 GROUP = "helenus-workers"

@@ -147,6 +147,7 @@ def test_the_next_leader_has_the_state(group: WorkerGroup, shared: Path, writes:
     assert len(states) == 1, "those of earlier leaders are removed"
 
 
+@pytest.mark.long  # two workers with a state each
 def test_a_leader_that_hangs_in_a_commit(group: WorkerGroup, shared: Path, writes: WriteLog, session: Any) -> None:
     """It goes on with what it did, and changes nothing of the state that the next one has."""
     leader, standby = pair(group)
