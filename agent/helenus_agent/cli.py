@@ -5,11 +5,10 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import signal
 import sys
 import threading
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
@@ -33,7 +32,7 @@ from helenus_agent.sql_command import log_in, prompt, read_statements, run_state
 from helenus_agent.validate_command import refusals, unasked
 from helenus_schemas import __version__
 from helenus_schemas.errors import HelenusError, Kind
-from helenus_schemas.service import descriptors, logs
+from helenus_schemas.service import descriptors, ending, logs
 from helenus_schemas.service.ownership import check_directory
 from helenus_schemas.service.span_exporter import check_traces
 from helenus_schemas.settings import masking
@@ -300,7 +299,7 @@ def run(settings: AgentSettings, drain: bool = False, offline: bool = False) -> 
     descriptors.raise_limit()
     stop = threading.Event()
     agent_run = AgentRun(settings, stop, drain, offline)
-    _handle_signals(lambda: _stop(stop, agent_run, drain))
+    ending.handle_signals(lambda: _stop(stop, agent_run, drain))
     monitor = Monitor(settings)
     try:
         monitor.serve(agent_run.ready)
@@ -314,7 +313,7 @@ def run_configured(own: OwnProperties, settings: AgentSettings) -> None:
     logs.configure(settings.log_level, settings.log_format)
     descriptors.raise_limit()
     agent = ConfiguredAgent(own, settings)
-    _handle_signals(lambda: _stop(agent.stop, agent, False))
+    ending.handle_signals(lambda: _stop(agent.stop, agent, False))
     monitor = Monitor(settings, agent.answer)
     try:
         monitor.serve(agent.ready)
@@ -325,17 +324,12 @@ def run_configured(own: OwnProperties, settings: AgentSettings) -> None:
         agent.close()
 
 
-def _handle_signals(end: Callable[[], None]) -> None:
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: end())
-
-
 def _stop(stop: threading.Event, running: AgentRun | ConfiguredAgent, drain: bool) -> None:
     """Stop soon, and kill the process if something hangs: the saved positions are safe."""
-    stop.set()
     timer = threading.Timer(_STOP_LIMIT_S, _kill, (1 if drain else 0,))
     timer.daemon = True
-    timer.start()  # first: this is a signal handler, and what follows may wait for a lock of the thread it interrupts
+    timer.start()
+    stop.set()
     running.hurry(_FLUSH_LIMIT_S)
 
 

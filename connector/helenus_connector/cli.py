@@ -24,7 +24,7 @@ from helenus_connector.config.worker import WorkerSettings
 from helenus_schemas import __version__
 from helenus_schemas.errors import HelenusError, Kind
 from helenus_schemas.names import counted
-from helenus_schemas.service import descriptors, logs
+from helenus_schemas.service import descriptors, ending, logs
 from helenus_schemas.settings import masking
 from helenus_schemas.settings.properties import together
 
@@ -415,8 +415,7 @@ def _run_worker(worker: WorkerSettings, files: Mapping[str, Mapping[str, str]]) 
     spans = None if span_queue is None else BatchSpans(span_queue, ratio or 0.0)
     running = Worker(worker, files, spans, small_batches)
     metrics.TWINS.is_on = worker.metrics_other_products
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: running.stop())
+    ending.handle_signals(running.stop)
     structlog.get_logger(__name__).info("worker.starting", connectors=list(files), listeners=worker.listeners)
     try:
         is_replaced = running.run()
@@ -424,7 +423,7 @@ def _run_worker(worker: WorkerSettings, files: Mapping[str, Mapping[str, str]]) 
         if span_queue is not None:
             span_queue.close()
     if is_replaced:
-        for number in (signal.SIGTERM, signal.SIGINT):
+        for number in ending.SIGNALS:
             signal.signal(number, signal.SIG_DFL)  # there is no worker any more that it could stop
         if not running.is_stopping:
             # A process of which nothing is left over stands by. It has its id, so that its supervisor sees no end.

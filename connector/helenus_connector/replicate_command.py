@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 import time
 from pathlib import Path
 
@@ -20,7 +19,7 @@ from helenus_connector.replicate.replicator import (
     refuse_loops,
 )
 from helenus_schemas.names import counted
-from helenus_schemas.service import logs
+from helenus_schemas.service import ending, logs
 from helenus_schemas.settings.properties import ConfigError, Problem
 from helenus_sinks.kafka.settings import shown, wrong_settings
 
@@ -55,11 +54,10 @@ def run_replicator(properties: Path, once: bool, snapshot: Path | None, token_ra
 
         replicator = begin_patiently(begin, once)
 
-        def stop(*_: object) -> None:
+        def stop() -> None:
             replicator.is_stopping = True
 
-        for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, stop)
+        ending.handle_signals(stop)
         structlog.get_logger(__name__).info("replicate.started", tables=list(settings.table), group=settings.group)
         try:
             changes = replicator.run()

@@ -7,5 +7,6 @@
 - `durable`: files that survive a crash. `ownership`: directories and locks that no other user may change.
 - `cassandra`: a driver session from settings.
 - `spans`: those of OpenTelemetry, as data. `span_exporter`: sends them, if traces are switched on.
+- `ending`: what SIGTERM and Ctrl-C do.
 - `failpoints`: points at which tests kill the process.
 """
