@@ -32,8 +32,10 @@ SETTINGS = {
     "spark.pyspark.python": PYTHON,
     "spark.driver.extraClassPath": JAR,
     # Beside Java, a container has Python's processes: YARN ends it where they take more.
-    **{"spark.driver.memory": "512m", "spark.driver.memoryOverhead": "512m"},
-    **{"spark.executor.memory": "512m", "spark.executor.memoryOverhead": "512m"},
+    "spark.driver.memory": "512m",
+    "spark.driver.memoryOverhead": "512m",
+    "spark.executor.memory": "512m",
+    "spark.executor.memoryOverhead": "512m",
     "spark.executor.instances": "1",
     "spark.executor.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
     "spark.authenticate": "true",
