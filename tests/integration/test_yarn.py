@@ -78,7 +78,7 @@ def submit(pipeline: Pipeline, yarn: YarnCluster, archive: Path, mode: str) -> C
     options += ["--archives", f"{archive}#environment"]
     pipeline.connector = submitted(pipeline.connector, options, in_container=mode == "cluster")
     pipeline.connector.folder = pipeline.directory / "submits"
-    pipeline.connector.folder.mkdir()
+    pipeline.connector.folder.mkdir(exist_ok=True)
     return pipeline.connector.start(**{**ENVIRONMENT, **yarn.variables})
 
 
