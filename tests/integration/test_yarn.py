@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 import signal
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -94,11 +93,9 @@ def in_archive(pid: int) -> bool:
     return any(command.startswith(PYTHON.encode()) for command in commands)
 
 
-def test_a_driver_beside_the_command(
-    pipeline: Pipeline, yarn: YarnCluster, archive: Path, session: Any, directory: Path
-) -> None:
+def test_a_driver_beside_the_command(pipeline: Pipeline, yarn: YarnCluster, archive: Path, session: Any) -> None:
     (pipeline.directory / "submits").mkdir()
-    (pipeline.directory / "submits/environment").symlink_to(sys.prefix)
+    (pipeline.directory / "submits/environment").symlink_to(archive.with_name("packed"))
     submit(pipeline, yarn, archive, "client").ready()
     with Counting(session, TABLE, KEYS):
         eventually(lambda: len(yarn.executors()) == 1, "an executor")
