@@ -60,7 +60,8 @@ def _tested() -> dict[str, str]:
         "cassandra-driver": f"{_driver('constraints.txt', '==')}; `make test-long`: "
         f"{_driver('pyproject.toml', '>=')}, the oldest that is allowed",
         "schema registry": f"Apicurio {_locked_version('registry')}, through Confluent's API",
-        "Spark": f"{newest} ({older} on Python 3.10), local and on a standalone cluster, also by `spark-submit`",
+        "Spark": f"{newest} ({older} on Python 3.10), local and on a standalone cluster, also by `spark-submit`; "
+        f"`make test-long`: on a YARN of Hadoop {_locked_version('yarn_cluster', 'tests/integration')}",
     }
 
 
@@ -74,9 +75,9 @@ def _driver(file: str, sign: str) -> str:
     return str(version)
 
 
-def _locked_version(lock: str) -> str:
-    """Return the version of what a lock of the stack is for: that of its first root."""
-    lines = _read(f"compose/helenus_stack/jars/{lock}.lock").splitlines()
+def _locked_version(lock: str, folder: str = "compose/helenus_stack/jars") -> str:
+    """Return the version of what a lock is for, by default one of the stack: that of its first root."""
+    lines = _read(f"{folder}/{lock}.lock").splitlines()
     return next(line for line in lines if line.startswith("# root ")).split(":")[2]
 
 

@@ -91,7 +91,8 @@ os._exit(0)
 
 @pytest.fixture(scope="module")
 def steps(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
-    return run_script(SCRIPT, tmp_path_factory.mktemp("life"))
+    # Nothing of a query is on the file system that Hadoop's configuration names, as on YARN. This one is away.
+    return run_script(SCRIPT, tmp_path_factory.mktemp("life"), {"spark.hadoop.fs.defaultFS": "hdfs://127.0.0.1:1"})
 
 
 def test_a_query_is_restarted_where_it_failed(steps: list[dict[str, Any]]) -> None:

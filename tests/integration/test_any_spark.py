@@ -73,9 +73,11 @@ def test_by_the_public_api_alone(pipeline: Pipeline, session: Any, directory: Pa
 @pytest.mark.long
 def test_by_spark_submit(pipeline: Pipeline, session: Any, directory: Path) -> None:
     """It goes on where the worker's own command was, and ends with the command's Java process."""
-    pipeline.connector = submitted(pipeline.connector)
+    pipeline.connector = submitted(pipeline.connector, ["--conf", "spark.ui.enabled=true", "--conf", "spark.ui.port=0"])
     pipeline.connector.start(**ENVIRONMENT).ready()
-    assert "helenus.jar is not on the class path" in pipeline.connector.log.read_text(), "by the public API, too"
+    log = pipeline.connector.log.read_text()
+    assert "helenus.jar is not on the class path" in log, "by the public API, too"
+    assert "spark.ui_open" in log, "the command's settings count"
     write(session)
     converge(pipeline)
     assert pipeline.connector.process is not None

@@ -38,8 +38,10 @@ def with_submitted(properties: Mapping[str, str], source: str) -> dict[str, str]
 
 
 def _submitted_settings() -> dict[str, str]:
-    from pyspark import SparkConf
+    from pyspark import SparkConf, SparkContext
 
+    # What connects PySpark to the Java process: without that, SparkConf has no settings.
+    SparkContext.setSystemProperty("helenus.worker", "true")
     return {key: value for key, value in SparkConf().getAll() if key.startswith("spark.")}
 
 

@@ -38,6 +38,7 @@ from helenus_connector.control.backoff import pause
 from helenus_connector.query._start_turn import start_in_turn
 from helenus_connector.query.handover import MicroBatch, start_query
 from helenus_connector.query.spark_session import is_spark_alive
+from helenus_connector.query.stream import local_url
 from helenus_schemas.errors import HelenusError, Kind, error_in
 from helenus_schemas.service import descriptors
 
@@ -228,7 +229,7 @@ class QueryRunner(ABC):
         _remove_torn_files(self.checkpoint)
         writer = (
             rows.writeStream.queryName(name)
-            .option("checkpointLocation", str(self.checkpoint))
+            .option("checkpointLocation", local_url(self.checkpoint))
             .trigger(processingTime=f"{interval_ms} milliseconds")
         )
         query = start_query(spark.sparkContext, writer, process_batch)

@@ -40,6 +40,13 @@ def read_stream(session: Any, plan: Path, planning: PlanningThread | None) -> An
     return session.readStream.format("helenus-events").option("plan", str(plan)).load()
 
 
+def local_url(path: Path) -> str:
+    """Return a path of this machine as Spark takes it: what has no scheme is on the cluster's default file system,
+    where Hadoop's configuration has one, as with YARN.
+    """
+    return f"file://{path.absolute()}"
+
+
 def warm_up(worker: WorkerSettings, spark: Any, directory: Path) -> None:
     """Run a query of no topics for one batch: the JVM has loaded its classes then, and the system the files of Python's
     modules. Most of the start of the first query of a process is that. `directory` is the run's own. The JVM gives back
@@ -56,7 +63,8 @@ def warm_up(worker: WorkerSettings, spark: Any, directory: Path) -> None:
     query: Any = None
     try:
         rows = read_stream(new_session(worker, spark), plan.file, planning)
-        writer = rows.writeStream.queryName(f"helenus-{_NAME}").option("checkpointLocation", str(plan.checkpoint))
+        writer = rows.writeStream.queryName(f"helenus-{_NAME}")
+        writer = writer.option("checkpointLocation", local_url(plan.checkpoint))
         query = start_query(spark.sparkContext, writer, lambda _: batch_done.set())
         if not batch_done.wait(_LONGEST_S):
             _log.debug("standby.not_warm", reason=str(query.exception() or f"no batch within {_LONGEST_S:.0f} s"))
