@@ -44,6 +44,8 @@ MODULES = (
     "schemas/helenus_schemas/codec/_columns.py",
     "schemas/helenus_schemas/codec/_key_bytes.py",
     "connector/helenus_connector/state/store/packing.py",
+    "connector/helenus_connector/state/store/linear_hashing.py",
+    "connector/helenus_connector/state/store/pages.py",
     "connector/helenus_connector/state/rows/_row_bytes.py",
     "connector/helenus_connector/state/rows/_row_update.py",
     "connector/helenus_connector/state/rows/_ordinary_merge.py",
