@@ -51,6 +51,7 @@ MODULES = (
     "connector/helenus_connector/state/rows/_replica_reports.py",
     "connector/helenus_connector/state/rows/_ordinary_merge.py",
     "connector/helenus_connector/state/rows/_change_pack.py",
+    "connector/helenus_connector/resolve/merge.py",
 )
 """Each with its .pxd beside it, in the package of its path after the first directory. One that uses the C types of
 another comes after it.
