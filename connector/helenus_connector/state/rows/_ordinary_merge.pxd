@@ -17,7 +17,7 @@ cdef class OrdinaryMerger:
     cdef public set nodes
     cdef public long long copies, unchanged
 
-    @cython.locals(changes=list, number=Py_ssize_t, name=bytes, mutation=bytes, stored=bytes, updated=bytes, row_bytes=dict, match=Match, size=Py_ssize_t)
+    @cython.locals(changes=list, number=Py_ssize_t, name=bytes, mutation=bytes, stored=bytes, rows=dict, row_bytes=dict, match=Match, size=Py_ssize_t)
     cpdef tuple merge_run(self, object reports, Py_ssize_t start)
 
     @cython.locals(value=bytes, cells=bytes, size=cython.longlong, offset=Py_ssize_t, page=cython.longlong)

@@ -69,7 +69,7 @@ class OrdinaryMerger:
         bytes. Return the number of the first report that was not merged, and the changes, in order.
         """
         changes: list[RowChange] = []
-        row_bytes, size = self._row_store.row_bytes, 0
+        rows, row_bytes, size = self._row_store.rows, self._row_store.row_bytes, 0
         for number in range(start, len(reports)):
             if size > _MAX_RUN_BYTES:
                 return number, changes
@@ -79,7 +79,7 @@ class OrdinaryMerger:
             event, name, key, mutation, _, node, match = report
             if match is None or mutation is None or name[0] != _ROW_BYTE:
                 return number, changes
-            if name in self._row_store.rows or name not in row_bytes:
+            if name in rows or name not in row_bytes:
                 return number, changes
             stored = row_bytes[name]
             if stored is not None and has_seen(stored, mutation):
