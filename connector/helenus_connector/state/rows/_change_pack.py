@@ -33,7 +33,7 @@ _RowChange, _Event = RowChange, Event
 
 class _RowRun:
     """Changes of rows that follow one another, of one topic partition and with the same columns: a list of each field.
-    A key is None that is the event's.
+    In `keys` None stands for the key of the event.
     """
 
     def __init__(self, topic: str, partition: int, names: tuple[str, ...]) -> None:
