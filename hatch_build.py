@@ -44,9 +44,14 @@ MODULES = (
     "schemas/helenus_schemas/codec/_columns.py",
     "schemas/helenus_schemas/codec/_key_bytes.py",
     "connector/helenus_connector/state/store/packing.py",
+    "connector/helenus_connector/state/store/linear_hashing.py",
+    "connector/helenus_connector/state/store/pages.py",
     "connector/helenus_connector/state/rows/_row_bytes.py",
     "connector/helenus_connector/state/rows/_row_update.py",
+    "connector/helenus_connector/state/rows/_replica_reports.py",
     "connector/helenus_connector/state/rows/_ordinary_merge.py",
+    "connector/helenus_connector/state/rows/_change_pack.py",
+    "connector/helenus_connector/resolve/merge.py",
 )
 """Each with its .pxd beside it, in the package of its path after the first directory. One that uses the C types of
 another comes after it.

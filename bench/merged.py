@@ -45,6 +45,7 @@ class DecodingMerger:
     """Leaves all changes to the merger that decodes rows."""
 
     nodes = frozenset[bytes]()
+    copies = unchanged = 0
 
     def __init__(self, *_: Any) -> None:
         pass
@@ -52,8 +53,8 @@ class DecodingMerger:
     def follow(self, _: bool) -> None:
         pass
 
-    def merge(self, _: Any) -> None:
-        return None
+    def merge_run(self, _: Any, start: int) -> tuple[int, list[Any]]:
+        return start, []
 
 
 def main() -> None:

@@ -5,6 +5,7 @@ compiled, whatever comes in between.
 from __future__ import annotations
 
 import random
+import re
 from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
@@ -21,13 +22,15 @@ from hypothesis import strategies as st
 
 from helenus_connector.interfaces.event import Event
 from helenus_connector.interfaces.merged_change import MergedChange, RowChange
-from helenus_connector.state.rows import _merge, _row_update
+from helenus_connector.interfaces.resolver import SchemaChanged
+from helenus_connector.state.rows import _merge, _replica_reports, _row_update
 from helenus_connector.state.rows._former_row_bytes import load_former_row
 from helenus_connector.state.rows._merge import TopicPartitionMerger
-from helenus_connector.state.rows._row_bytes import load_row
+from helenus_connector.state.rows._row_bytes import dump_row, load_row
 from helenus_connector.state.rows._topic_partition_history import TopicPartitionHistory
 from helenus_schemas.codec.key import KeyCodec
 from helenus_schemas.cql.table import Table
+from helenus_schemas.cql.values import Malformed
 from helenus_schemas.event.cells import Cell as KeptCell
 from helenus_schemas.event.cells import Cells, Liveness
 from helenus_schemas.event.cells_writer import encode_cells
@@ -63,6 +66,12 @@ def module(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     plain = twice.plain(source)
     plain.RowUpdater = twice.plain(ROWS / "_row_update.py").RowUpdater  # type: ignore[attr-defined]
     return plain
+
+
+@pytest.fixture(scope="module", params=["plain", "compiled"])
+def reports_module(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> ModuleType:
+    source = ROWS / "_replica_reports.py"
+    return twice.plain(source) if request.param == "plain" else twice.compiled(source, tmp_path_factory)
 
 
 def i(n: int) -> bytes:
@@ -217,10 +226,14 @@ def merge_batches(
 
 
 def stored(store: DictStore) -> dict[bytes, Any]:
-    """Return what is kept of rows and partitions; not for when they are looked at again."""
-    rows = {key: load_row(value) for key, value in store.values.items() if key[:1] in (b"r", b"s")}
-    for row in rows.values():
-        row.scheduled_at = 0
+    """Return what is kept of rows and partitions, rows as bytes; not for when they are looked at again."""
+    rows: dict[bytes, bytes] = {}
+    for key, value in store.values.items():
+        if key[:1] in (b"r", b"s"):
+            row = load_row(value)
+            assert dump_row(row) == value
+            row.scheduled_at = 0
+            rows[key] = dump_row(row)
     history = TopicPartitionHistory.loads(store.values[b"m"])
     return {**rows, **{key: value for key, value in store.values.items() if key[:1] == b"g"}, b"m": history}
 
@@ -260,6 +273,88 @@ def test_extreme_bytes_are_merged_as_decoded_rows_are(
     expected = merge_batches(DecodingMerger, table, batches, trusts_absence, expected_store, *rules)
     assert merge_batches(module.OrdinaryMerger, table, batches, trusts_absence, store, *rules) == expected
     assert stored(store) == stored(expected_store)
+
+
+def damage(event: Event, chance: random.Random) -> Event:
+    """Return an event whose cells are damaged, as anybody who writes to the topic may send it."""
+    value = bytearray(event.value or b"")
+    for _ in range(chance.choice([0, 1, 3])):
+        # Cells are the last of an event, and begin with ids.
+        offset = chance.randrange(max(0, len(value) - 90), len(value)) if len(value) > 200 else len(value) - 1
+        match chance.randrange(5):
+            case 0:
+                value[offset] = chance.randrange(256)
+            case 1:
+                del value[offset + 1 :]
+            case 2:
+                value[offset:offset] = bytes([chance.randrange(256)])
+            case 3:
+                value[offset : offset + 1] = b"\xff" * chance.randrange(1, 11)
+            case 4:
+                value[offset] ^= 1 << chance.randrange(8)
+    return event._replace(value=bytes(value))
+
+
+@given(st.integers(0, 1 << 32), st.sampled_from(TABLES))
+def test_damaged_cells_are_as_when_each_row_is_decoded(module: ModuleType, seed: int, table: Table) -> None:
+    chance, batches, time_s = random.Random(seed), [], NOW
+    for _ in range(3):
+        batch = random_events(table, chance, chance.choice([4, 12]), time_s)
+        batches.append(([damage(event, chance) for event in batch], time_s + 1))
+        time_s += chance.choice([1, 15])
+    expected_store, store = DictStore(), DictStore()
+    try:
+        expected = merge_batches(DecodingMerger, table, batches, True, expected_store)
+    except SchemaChanged:
+        with pytest.raises(SchemaChanged):
+            merge_batches(module.OrdinaryMerger, table, batches, True, store)
+        return
+    assert merge_batches(module.OrdinaryMerger, table, batches, True, store) == expected
+    assert stored(store) == stored(expected_store)
+
+
+def test_changes_of_a_large_row_are_not_in_memory_together(module: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each has the row before and after; as many as are merged at once take a few megabytes."""
+    table, sizes = TABLES[1], list[int]()
+
+    class Merger(module.OrdinaryMerger):  # type: ignore[name-defined, misc]
+        def merge_run(self, reports: Any, start: int) -> tuple[int, list[RowChange]]:
+            end, changes = super().merge_run(reports, start)
+            sizes.append(len(changes))
+            return end, changes
+
+    monkeypatch.setattr("helenus_connector.state.rows._row_store.load_row", None)
+    time = NOW * 10**6
+    insert = Row((), {"v": Cell(i(1)), "w": Cell(b"x" * 400_000)}, time=time)
+    updates = [Row((), {"v": Cell(i(n), time + n)}) for n in range(1, 10)]
+    batch = events(*[Update(table, i(1), [row]) for row in (insert, *updates)])
+    ((changes, counts, _),) = merge_batches(Merger, table, [(batch, NOW)], True, DictStore())
+    assert sizes == [3, 3, 3, 1]
+    values = [change.after and change.after["v"] for change in changes if isinstance(change, RowChange)]
+    assert values == [i(n) for n in (1, *range(1, 10))]
+    assert counts[:3] == (0, 0, 0)
+
+
+@given(st.integers(0, 1 << 32), st.sampled_from(TABLES))
+def test_reports_are_the_same_plain_and_compiled(reports_module: ModuleType, seed: int, table: Table) -> None:
+    chance, codec = random.Random(seed), KeyCodec(table)
+    batch = [damage(event, chance) for event in random_events(table, chance, 12, NOW)]
+    reports = reports_module.ReplicaReports(codec, bool(table.clustering))
+    expected_reports = _replica_reports.ReplicaReports(codec, bool(table.clustering))
+    for event in (
+        *batch,
+        *(event._replace(key=None) for event in batch),
+        *(event._replace(value=b"") for event in batch),
+    ):
+        try:
+            expected = expected_reports.for_event(event)
+        except Malformed as error:
+            with pytest.raises(Malformed, match=re.escape(str(error))):
+                reports.for_event(event)
+            continue
+        report = reports.for_event(event)
+        assert tuple(report)[:-1] == tuple(expected)[:-1]
+        assert type(report).__name__ == type(expected).__name__
 
 
 def test_ordinary_updates_decode_no_row(module: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,21 +3,30 @@
 from __future__ import annotations
 
 import json
+import random
 from collections.abc import Sequence
-from types import SimpleNamespace
+from dataclasses import replace
+from pathlib import Path as FilePath
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
+import twice
 from agent.writer import Cell, Marker, Row, Update, table_of
 from connector.celled import AS_JSON, JSON, OTHER, events
+from connector.test_ordinary_rows import TABLES, random_events
 from connector.test_state_index import DictStore
+from hypothesis import given
+from hypothesis import strategies as st
 
 from helenus_connector.config.connector import ConnectorSettings
 from helenus_connector.interfaces.event import Event
+from helenus_connector.interfaces.merged_change import RowChange
 from helenus_connector.interfaces.shape import ShapedRecord
 from helenus_connector.pipeline._record_appender import RecordAppender
 from helenus_connector.pipeline._undeliverable import Undeliverable
 from helenus_connector.pipeline.batch_outcome import BatchOutcome
+from helenus_connector.resolve import merge
 from helenus_connector.resolve.merge import StateResolver
 from helenus_connector.shape.choice import make_shape
 from helenus_connector.shape.row.row import shown_table
@@ -25,10 +34,14 @@ from helenus_connector.state.rows._merge import TopicPartitionMerger
 from helenus_connector.testing.log import MemoryLog as Log
 from helenus_connector.testing.registry import MemoryRegistry
 from helenus_schemas.codec.key import KeyCodec
+from helenus_schemas.cql.table import Table
 from helenus_schemas.event.change import Origin, Scope
 from helenus_schemas.event.wire import decode, encode
 
 TABLE = table_of("t", "k int pk, c int ck, s int static, v int, w int")
+FIELDS = (
+    "topic partition key values scope bounds event events is_confirmed newest write_time expires op before after"
+).split()
 NOW = 1_700_000_000
 T = NOW * 1_000_000
 PLAIN = {"output.format": "key-value-json"}
@@ -192,3 +205,25 @@ def test_static_columns_go_with_their_partition() -> None:
     path.take(events(update(static=Row((), {"s": Cell(i(3), T + 2)}))))
     shaped_records = path.take(events(update(deletion=(T + 5, NOW)), offset=1))
     assert [(shaped.record.value, op(shaped)) for shaped in shaped_records] == [(None, b"d"), (None, b"d")]
+
+
+@pytest.fixture(scope="module", params=["plain", "compiled"])
+def module(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> ModuleType:
+    source = FilePath(merge.__file__).with_name("merge.py")
+    return twice.plain(source) if request.param == "plain" else twice.compiled(source, tmp_path_factory)
+
+
+@given(st.integers(0, 1 << 32), st.sampled_from(TABLES))
+def test_changes_resolve_the_same_plain_and_compiled(module: ModuleType, seed: int, table: Table) -> None:
+    chance, codec, store = random.Random(seed), KeyCodec(table), DictStore()
+    published_table = replace(table, columns=tuple(column for column in table.columns if column.name != "x"))
+    resolvers = [module_.StateResolver("events-ks.t", published_table, codec) for module_ in (merge, module)]
+    for time_s in (NOW, NOW + 15):
+        batch = random_events(table, chance, 12, time_s)
+        for change in TopicPartitionMerger(table, codec, store, 0).take(batch, time_s + 1):
+            if isinstance(change, RowChange):
+                expected, resolved = (resolver.resolved(change) for resolver in resolvers)
+                assert (expected is None) == (resolved is None)
+                if expected is not None:
+                    assert [getattr(resolved, name) for name in FIELDS] == [getattr(expected, name) for name in FIELDS]
+                    assert (resolved.read_rows is None) == (expected.read_rows is None)

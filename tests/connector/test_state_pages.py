@@ -10,12 +10,14 @@ from connector.test_state_index import DictStore, digest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from helenus_connector.state.store import packing, pages
+from helenus_connector.state.store import linear_hashing, packing, pages
 from helenus_connector.state.store.pages import Pages, entries, is_page
 
 GOLDEN = {b"n": "01000000010000000000000002", b"\0\0\0\0": "01000000027231000000017600000002723200000000"}
 
 PLAIN = twice.plain(Path(packing.__file__).with_name("packing.py"))
+PLAIN_HASHING = twice.plain(Path(packing.__file__).with_name("linear_hashing.py"))
+PLAIN_PAGES = twice.plain(Path(packing.__file__).with_name("pages.py"))
 _keys = st.integers(0, 400).map(lambda n: b"r%d" % n)
 _values = st.dictionaries(_keys, st.binary(max_size=5), max_size=120)
 _steps = st.lists(st.tuples(st.sampled_from(["put", "remove", "get", "all", "batch"]), _values), max_size=25)
@@ -115,3 +117,40 @@ def test_items_come_back_plain_and_compiled(items: list[bytes], offset: int, mis
         for unpack_items in (packing.unpack_items, PLAIN.unpack_items):
             with pytest.raises(ValueError, match="early"):
                 unpack_items(data[:-missing], offset)
+
+
+@pytest.mark.parametrize("size", [1, 1 << 31, (1 << 32) - 4, (1 << 32) - 1])
+def test_sizes_beyond_the_end_are_refused(size: int) -> None:
+    """As numbers of C some would be negative, and lead back into what was unpacked."""
+    for unpack_items in (packing.unpack_items, PLAIN.unpack_items):
+        with pytest.raises(ValueError, match="early"):
+            unpack_items(bytes(4) + size.to_bytes(4, "big"))
+
+
+@given(st.lists(st.binary(max_size=20)), st.integers(0, 70) | st.integers(1, 1 << 31))
+def test_keys_have_their_pages_plain_and_compiled(keys: list[bytes], page_count: int) -> None:
+    numbers = [linear_hashing.page_of_key(key, page_count) for key in keys]
+    assert all(0 <= number < max(1, page_count) for number in numbers)
+    for module in (linear_hashing, PLAIN_HASHING):
+        assert module.pages_of_keys(keys, page_count) == numbers
+        assert [module.page_of_key(key, page_count) for key in keys] == numbers
+
+
+@given(_steps)
+def test_pages_are_the_same_plain_and_compiled(steps: list[tuple[str, dict[bytes, bytes]]]) -> None:
+    belows = DictStore(), DictStore()
+    stores = Pages(belows[0]), PLAIN_PAGES.Pages(belows[1])
+    for step, values in steps:
+        for store in stores:
+            if step == "put":
+                store.put_many(values)
+            elif step == "remove":
+                store.remove_many(values)
+    for store in stores:
+        store.flush()
+    assert belows[0].values == belows[1].values
+    for name, page in belows[0].values.items():
+        if is_page(name):
+            assert entries(page) == PLAIN_PAGES.entries(page)
+            with pytest.raises(ValueError, match=r"damaged|early"):
+                entries(page + bytes(4))

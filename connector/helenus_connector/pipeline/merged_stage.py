@@ -38,7 +38,7 @@ from helenus_sinks.log import Log
 
 FLUSH_TIMEOUT_S = 60.0
 _GROUP_SIZE = 500
-"""Rows that are shaped together, which costs less for each: as many as come in one pack from the operator."""
+"""Rows that are shaped together, which costs less for each."""
 _ROW = Scope.ROW
 
 

@@ -9,11 +9,11 @@ from dataclasses import dataclass, field
 from itertools import accumulate, repeat
 from typing import Any
 
-from helenus_connector.gate.event_content import identity
+from helenus_connector.gate.cache import change_id
 from helenus_connector.interfaces.event import Event
 from helenus_connector.log.events import Message
 from helenus_schemas.errors import HelenusError
-from helenus_schemas.event.own_format import match_own_format, parse_match
+from helenus_schemas.event.own_format import match_cells, match_own_format
 
 _PACK_EVENTS = 1_000
 _PACK_BYTES = 1 << 20
@@ -66,16 +66,15 @@ class CopyFilter:
         return [message for message in messages if not self._is_copy(message)]
 
     def _is_copy(self, message: Message) -> bool:
-        value = message.value()
+        value, key = message.value(), message.key()
         match = match_own_format(value) if value else None
         if match is None:
-            if message.key() is None:  # of a whole table
+            if key is None:  # of a whole table
                 self._reporters.clear()
             return False
-        change = parse_match(match)
-        change_digest = None if change.cells is None else identity(change, message.key() or b"")
-        if change_digest is None:
+        if match_cells(match) is None:
             return False
+        change_digest = change_id(key or b"", match.scope, match.digest)  # as `event_content.identity`
         bit = self._bits.setdefault(match.node, 1 << len(self._bits))
         nodes = self._reporters.get(change_digest, 0)
         self._reporters[change_digest] = nodes | bit

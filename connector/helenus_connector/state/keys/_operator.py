@@ -10,6 +10,7 @@ from typing import Any
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle, TimerValues
 
 from helenus_connector.gate.event_content import decode_key
+from helenus_connector.query.garbage import freeze
 from helenus_connector.state.keys._key_index import FIRST_RETRY_OF_ONCE_S, FIRST_RETRY_S, KeyIndex, RangeTest
 from helenus_connector.state.keys._plan import KeysPlan
 from helenus_connector.state.keys._record_reader import unpack_reports
@@ -70,7 +71,7 @@ class KeysOperator(StatefulProcessor):
         yield pd.DataFrame({name: [value] for name, value in zip(_OUTPUT_NAMES, fields, strict=True)})
 
     def close(self) -> None:
-        pass
+        freeze("keys")
 
     def _table(self, topic_partition: str) -> Table:
         topic = topic_partition.rpartition("/")[0]

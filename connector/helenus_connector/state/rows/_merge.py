@@ -50,7 +50,7 @@ from helenus_schemas.cql.values import Malformed
 from helenus_schemas.errors import HelenusError, Kind
 from helenus_schemas.event.cells import Cells
 from helenus_schemas.event.change import Change, Origin, Scope
-from helenus_schemas.event.own_format import match_own_format, parse_match
+from helenus_schemas.event.own_format import parse_match
 from helenus_schemas.event.wire import decode
 
 Changes = Iterator[MergedChange]
@@ -176,6 +176,8 @@ class TopicPartitionMerger:
                 yield from self._merge_chunk(chunk)
                 chunk, size = [], 0
         yield from self._merge_chunk(chunk)
+        self.copies += self._ordinary.copies
+        self.unchanged += self._ordinary.unchanged
         history = self._row_store.history
         history.now = self._row_store.now
         self.nodes_with_cells |= {node.decode() for node in self._ordinary.nodes}
@@ -216,7 +218,15 @@ class TopicPartitionMerger:
         self._prefetch_partitions(reports)
         ordinary = self._ordinary
         ordinary.follow(self._trusts_absence)
-        for report in reports:
+        number = 0
+        while number < len(reports):
+            run_end, ordinary_changes = ordinary.merge_run(reports, number)
+            yield from ordinary_changes
+            if run_end > number:
+                number = run_end
+                continue
+            report = reports[number]
+            number += 1
             if not isinstance(report, ReplicaReport):
                 if isinstance(report, GapEvent):
                     self.unchanged += 1
@@ -226,13 +236,6 @@ class TopicPartitionMerger:
                 continue
             if self._is_copy(report):
                 self.copies += 1
-                continue
-            ordinary_change = ordinary.merge(report)
-            if ordinary_change is not None:
-                if ordinary_change[0] is None:
-                    self.unchanged += 1
-                else:
-                    yield ordinary_change[0]
                 continue
             # An event that gives no change, and is counted as nothing else, is `unchanged`.
             counted_before, is_shown = self.copies + self.outdated, False
@@ -296,7 +299,7 @@ class TopicPartitionMerger:
         return is_made_here and is_answer and change.part != self._row_store.history.disturbances
 
     def _merge_report(self, report: ReplicaReport) -> Changes:
-        change = report.change or _parse_change(report.event, bool(self._row_store.history.truncations))
+        change = _parse_change(report, bool(self._row_store.history.truncations))
         if change.scope is _TABLE:
             yield from self._merge_truncation(change, report.event)
             return
@@ -439,10 +442,9 @@ class TopicPartitionMerger:
         return True
 
 
-def _parse_change(event: Event, has_position: bool) -> Change:
-    """Parse the change of an event of our agents; with its position in the log if that counts, which takes longer."""
-    if has_position:
-        return decode(event.value or b"")
-    match = match_own_format(event.value or b"")
-    assert match is not None
-    return parse_match(match)
+def _parse_change(report: ReplicaReport, has_position: bool) -> Change:
+    """Parse the change of a report; with its position in the log if that counts, which takes longer."""
+    if report.match is None:
+        assert report.change is not None
+        return report.change
+    return decode(report.event.value or b"") if has_position else parse_match(report.match)

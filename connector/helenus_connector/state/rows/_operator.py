@@ -19,8 +19,9 @@ from typing import Any, NamedTuple
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle, TimerValues
 
 from helenus_connector.interfaces.event import Event
+from helenus_connector.query import worker_process
 from helenus_connector.query.event_packs import PartitionNote, unpack_events
-from helenus_connector.query.worker_process import end_with_parent
+from helenus_connector.query.garbage import freeze
 from helenus_connector.state.rows._change_pack import pack_changes
 from helenus_connector.state.rows._merge import TopicPartitionMerger
 from helenus_connector.state.store.pages import Pages
@@ -93,7 +94,7 @@ class RowsOperator(StatefulProcessor):
         self._store: Any = None
 
     def init(self, handle: StatefulProcessorHandle) -> None:
-        end_with_parent()
+        worker_process.end_with_parent()
         self._store = SparkStore.open(handle)
 
     def handleInputRows(self, key: Any, rows: Iterator[Any], timerValues: TimerValues) -> Iterator[Any]:  # noqa: ARG002, N802, N803
@@ -153,7 +154,7 @@ class RowsOperator(StatefulProcessor):
         yield _frame(ended=pickle.dumps(result))
 
     def close(self) -> None:
-        pass
+        freeze(("operator", worker_process.count("definition")))
 
 
 def in_turn(frames: Iterable[Any]) -> Iterator[tuple[bytes | None, bytes | None]]:

@@ -8,8 +8,12 @@ It runs as it is, and compiled by Cython with the types of `_ordinary_merge.pxd`
 
 from __future__ import annotations
 
-from helenus_connector.interfaces.merged_change import RowChange
+from collections.abc import Sequence
+
+from helenus_connector.interfaces.event import Event
+from helenus_connector.interfaces.merged_change import GapEvent, PoisonEvent, RowChange
 from helenus_connector.state.rows._replica_reports import ReplicaReport
+from helenus_connector.state.rows._row_bytes import has_seen
 from helenus_connector.state.rows._row_store import ROW_PREFIX, RowStore
 from helenus_connector.state.rows._row_update import RowUpdater, UpdateColumns
 from helenus_connector.state.rows._table_check import TableCheck
@@ -18,7 +22,7 @@ from helenus_schemas.cql.table import Table
 from helenus_schemas.cql.values import Malformed
 from helenus_schemas.event.cells import decode_cells, width_of
 from helenus_schemas.event.change import Scope
-from helenus_schemas.event.own_format import match_cells
+from helenus_schemas.event.own_format import Match, match_cells
 
 COMPILED = not __file__.endswith(".py")
 _ROW = Scope.ROW
@@ -28,12 +32,16 @@ _SCOPE = 73
 """Where an event of our agents has its scope; 0 is a row's."""
 _MAX_PLANS = 1000
 """Updates of a table name a few combinations of columns; a hostile topic may name any number."""
+_MAX_RUN_BYTES = 1 << 20
+"""Bytes of rows after which a run ends: its changes are in memory together, and the same row may be in each of them."""
 _new = tuple.__new__
+_RowChange = RowChange
+_ROW_BYTE = ROW_PREFIX[0]
 
 
 class OrdinaryMerger:
-    """Merges the ordinary mutations of one topic partition in one batch. `nodes` are those that reported them. After
-    what `TopicPartitionMerger` merged by itself, `follow` is to be called.
+    """Merges the ordinary mutations of one topic partition in one batch. `nodes` are those that reported them, `copies`
+    and `unchanged` are counted as by `TopicPartitionMerger`. After what that merged by itself, call `follow`.
     """
 
     def __init__(self, table: Table, row_store: RowStore, check: TableCheck, partition: int, gc_grace_s: int) -> None:
@@ -45,6 +53,7 @@ class OrdinaryMerger:
         self._is_on = False
         self._plans: dict[bytes, UpdateColumns | None] = {}
         self.nodes = set[bytes]()
+        self.copies = self.unchanged = 0
 
     def follow(self, trusts_absence: bool) -> None:
         """Follow the partition's history: what the next mutations are merged by."""
@@ -53,46 +62,85 @@ class OrdinaryMerger:
         self._is_on = not self._has_statics and not history.truncations
         self._updater.begin(row_store.now, row_store.purge_clock, history.horizon, history.disturbances, trusts_absence)
 
-    def merge(self, report: ReplicaReport) -> tuple[RowChange | None] | None:
-        """Merge an event that is no copy. Return its change, None if the row shows nothing of it; nothing of this if
-        it is not ordinary.
+    def merge_run(
+        self, reports: Sequence[ReplicaReport | GapEvent | PoisonEvent], start: int
+    ) -> tuple[int, list[RowChange]]:
+        """Merge a run of reports from the number `start` on. It ends before one that is not ordinary, or after enough
+        bytes. Return the number of the first report that was not merged, and the changes, in order.
         """
-        event, name, key, mutation, _, node, match = report
-        row_store = self._row_store
-        if not self._is_on or match is None or event.value[_SCOPE] != 0 or name in row_store.rows:  # type: ignore[index]
-            return None
+        changes: list[RowChange] = []
+        rows, row_bytes, size = self._row_store.rows, self._row_store.row_bytes, 0
+        for number in range(start, len(reports)):
+            if size > _MAX_RUN_BYTES:
+                return number, changes
+            report = reports[number]
+            if not isinstance(report, ReplicaReport):
+                return number, changes
+            event, name, key, mutation, _, node, match = report
+            if match is None or mutation is None or name[0] != _ROW_BYTE:
+                return number, changes
+            if name in rows or name not in row_bytes:
+                return number, changes
+            stored = row_bytes[name]
+            if stored is not None and has_seen(stored, mutation):
+                self.copies += 1
+                continue
+            if not self._merge(event, name, key, mutation, node, match, stored, changes):
+                return number, changes
+            size += len(row_bytes[name] or b"")
+        return len(reports), changes
+
+    def _merge(
+        self,
+        event: Event,
+        name: bytes,
+        key: bytes,
+        mutation: bytes,
+        node: bytes | None,
+        match: Match,
+        stored: bytes | None,
+        changes: list[RowChange],
+    ) -> bool:
+        """Merge an event that is no copy, and append its change, if the row shows something of it. Return whether it is
+        ordinary.
+        """
+        value = event[5]
+        if not self._is_on or value is None or value[_SCOPE] != 0:
+            return False
         cells = match_cells(match)
-        if cells is None or name not in row_store.row_bytes or name[:1] != ROW_PREFIX or mutation is None:
-            return None
+        if cells is None:
+            return False
+        row_store = self._row_store
         try:
             size, offset = read_long(cells, _IDS_END)
             offset += size
             columns = None if size < 0 else self._columns_of(cells, offset)
             if columns is None:
-                return None
-            stored = row_store.row_bytes[name]
+                return False
             page = -1
             if self._has_partitions:
                 if not row_store.hides_nothing(name):
-                    return None
+                    return False
                 if stored is None:
                     page = row_store.next_page(name)
             elif stored is None:
                 row_store.resolve_key(key)
         except (IndexError, Malformed):
-            return None
+            return False
         updated = self._updater.merge(columns, cells, offset, mutation, stored, page)
         if updated is None:
-            return None
+            return False
         data, before, after, write_time, expires, due_at, is_changed = updated
         row_store.put_row_bytes(name, data, due_at)
         if node is not None:
             self.nodes.add(node)
         if not is_changed:
-            return (None,)
+            self.unchanged += 1
+            return True
         op = "c" if before is None else "u"
         fields = self._partition, key, _ROW, op, before, after, write_time, expires, event, None
-        return (_new(RowChange, fields),)
+        changes.append(_new(_RowChange, fields))
+        return True
 
     def _columns_of(self, cells: bytes, end: int) -> UpdateColumns | None:
         """Return the columns that an update names before `end`; None if it is not ordinary. Raises SchemaChanged."""

@@ -9,10 +9,12 @@ cdef int _VERSION, _DOUBTFUL
 cdef long long _NO_TIME, _NEVER_EXPIRES
 cdef Py_ssize_t _MUTATION_BYTES, _OTHER_MUTATIONS_BYTES
 cdef list _BYTES
+cdef tuple _SHORT
+cdef long long _SHORT_NUMBERS
 
 cdef class RowUpdater:
-    cdef list _names, _fields, _cell_names, _times, _deleted, _ttls, _expiries, _contents, _positions, _values
-    cdef dict _indexes
+    cdef list _names, _fields, _cell_names, _times, _deleted, _ttls, _expiries, _contents, _positions
+    cdef dict _indexes, _nulls, _values
     cdef RowCursor _cursor
     cdef Py_ssize_t _count
     cdef long long _gc_grace_s, _now, _purge_clock, _horizon, _disturbances
@@ -47,7 +49,7 @@ cdef class RowUpdater:
     @cython.locals(bound_s=cython.longlong, number=Py_ssize_t, cell_time=cython.longlong, is_older=bint)
     cdef bint _replaces_guess(self, long long time) except -1
 
-    @cython.locals(now=cython.longlong, newest=cython.longlong, first_expiry=cython.longlong, is_live=bint, expires=cython.longlong, values=list, contents=list, names=list, number=Py_ssize_t, content=object, time=cython.longlong)
+    @cython.locals(now=cython.longlong, newest=cython.longlong, first_expiry=cython.longlong, is_live=bint, expires=cython.longlong, values=dict, contents=list, names=list, indexes=list, number=Py_ssize_t, content=object, time=cython.longlong)
     cdef (bint, long long, long long) _show(self)
 
     @cython.locals(now=cython.longlong, next_due=cython.longlong, expires=cython.longlong, number=Py_ssize_t, content=object)
@@ -57,3 +59,5 @@ cdef class RowUpdater:
 
     @cython.locals(recent=bytes, flags=int, parts=list, previous_time=cython.longlong, cell_count=Py_ssize_t, number=Py_ssize_t, time=cython.longlong, expires=cython.longlong, content=bytes)
     cdef bytes _dump(self, bytes mutation)
+
+cdef bytes _number_bytes(long long number)

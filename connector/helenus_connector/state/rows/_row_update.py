@@ -19,7 +19,7 @@ from helenus_connector.state.rows import _row_bytes
 from helenus_connector.state.rows._cell_rules import cell_purge_time, expired_purge_time, next_purge_check
 from helenus_connector.state.rows._row import MUTATION_BYTES
 from helenus_connector.state.rows._row_bytes import name_field, read_size
-from helenus_schemas.codec.avro_long import long_bytes
+from helenus_schemas.codec.avro_long import SHORT, long_bytes
 from helenus_schemas.codec.wire_bytes import read_long
 from helenus_schemas.cql.values import Malformed
 from helenus_schemas.event.cells import Cell
@@ -36,6 +36,8 @@ _DOUBTFUL = 2 | 8 | 16
 _MUTATION_BYTES = MUTATION_BYTES
 _OTHER_MUTATIONS_BYTES = MUTATION_BYTES * 3
 """Of those that are stored before a mutation comes: four with it (`CellRow.remember_mutation`)."""
+_SHORT = SHORT
+_SHORT_NUMBERS = len(SHORT) // 2
 _new = tuple.__new__
 
 
@@ -66,10 +68,11 @@ class RowUpdater:
     _page: int
     _scheduled_at: int
     _proven_up_to: int
-    _values: list[bytes | None]
+    _values: dict[str, bytes | None]
 
     def __init__(self, names: Sequence[str], plain_names: Sequence[str], gc_grace_s: int) -> None:
         self._names = list(names)
+        self._nulls: dict[str, bytes | None] = dict.fromkeys(names)
         self._fields = [name_field(name) for name in names]
         plain = set(plain_names)
         self._indexes = {name_field(name): index for index, name in enumerate(names) if name in plain}
@@ -114,7 +117,7 @@ class RowUpdater:
         if not self._load(stored, page):
             return None
         was_live, time_before, expires_before = self._show()
-        before = dict(zip(self._names, self._values, strict=False)) if was_live else None
+        before = self._values if was_live else None
         if before is None and not self._trusts_absence:
             return None
         if not self._update(indexes, widths, data, offset):
@@ -122,7 +125,7 @@ class RowUpdater:
         is_live, write_time, expires = self._show()
         if not is_live or (self._has_bound and not self._has_live_cell):
             return None  # it expired before it came, or lives by a guess alone
-        after = dict(zip(self._names, self._values, strict=False))
+        after = self._values
         is_changed = not was_live or write_time != time_before or expires != expires_before or before != after
         due_at = self._next_due()
         if not due_at or (self._scheduled_at and self._scheduled_at <= due_at):
@@ -325,14 +328,14 @@ class RowUpdater:
             expires = self._liveness_expires or _NEVER_EXPIRES
             if expires > now:
                 is_live, newest, first_expiry = True, self._liveness_time, expires
-        values: list[bytes | None] = [None] * self._count
-        contents, names = self._contents, self._cell_names
+        values = self._nulls.copy()
+        contents, names, indexes = self._contents, self._names, self._cell_names
         for number in range(len(contents)):
             content = contents[number]
             expires = self._expiries[number]
             if content is None or expires <= now:
                 continue
-            values[names[number]] = content
+            values[names[indexes[number]]] = content
             is_live = self._has_live_cell = True
             time = self._times[number]
             if time > newest:
@@ -377,23 +380,23 @@ class RowUpdater:
         flags |= (64 if self._page >= 0 else 0) | (128 if self._scheduled_at > 0 else 0)
         parts = [bytes((_VERSION, len(recent) // _MUTATION_BYTES)), recent, _BYTES[flags]]
         if flags & 64:
-            parts.append(long_bytes(self._page))
+            parts.append(_number_bytes(self._page))
         if flags & 128:
-            parts.append(long_bytes(self._scheduled_at))
+            parts.append(_number_bytes(self._scheduled_at))
         previous_time = 0
         if flags & 1:
             previous_time = self._liveness_time
             parts.append(_pack_time(previous_time))
-            parts.append(long_bytes(self._liveness_expires))
+            parts.append(_number_bytes(self._liveness_expires))
             if self._liveness_expires:
-                parts.append(long_bytes(self._liveness_ttl))
+                parts.append(_number_bytes(self._liveness_ttl))
         if flags & 4:
             parts.append(_pack_time(self._bound))
         if flags & 32:
-            parts.append(long_bytes(self._proven_up_to))
+            parts.append(_number_bytes(self._proven_up_to))
         parts.append(b"\0")  # deletions of whole columns
         cell_count = len(self._times)
-        parts.append(long_bytes(cell_count))
+        parts.append(_number_bytes(cell_count))
         for number in range(cell_count):
             time, expires = self._times[number], self._expiries[number]
             content = self._contents[number]
@@ -404,14 +407,19 @@ class RowUpdater:
                 previous_time = time
             parts.append(self._fields[self._cell_names[number]])
             if content is None:
-                parts.append(long_bytes(self._deleted[number] or 0))
+                parts.append(_number_bytes(self._deleted[number] or 0))
                 continue
             if flags & 4:
-                parts.append(long_bytes(self._ttls[number]))
-                parts.append(long_bytes(expires))
-            parts.append(long_bytes(len(content)))
+                parts.append(_number_bytes(self._ttls[number]))
+                parts.append(_number_bytes(expires))
+            parts.append(_number_bytes(len(content)))
             parts.append(content)
         return b"".join(parts)
+
+
+def _number_bytes(number: int) -> bytes:
+    """Return a number as an Avro long: nearly all are short."""
+    return _SHORT[number * 2] if 0 <= number < _SHORT_NUMBERS else long_bytes(number)
 
 
 _BYTES = [bytes((number,)) for number in range(256)]

@@ -6,13 +6,17 @@ A key's hash gives its page. With a power of two of pages that is the hash modul
 that were added took their keys from the first ones, so a key whose page is not there yet is still on the older one.
 
 The page of a key is part of what is stored: with another function, keys would not be found.
+
+It runs as it is, and compiled by Cython with the types of `linear_hashing.pxd`: the results are the same.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TypeVar
 from zlib import crc32
 
+COMPILED = not __file__.endswith(".py")
 Value = TypeVar("Value")
 
 
@@ -24,6 +28,19 @@ def page_of_key(key: bytes, page_count: int) -> int:
     code = crc32(key)
     number = code % (half * 2)
     return number if number < page_count else code % half
+
+
+def pages_of_keys(keys: Iterable[bytes], page_count: int) -> list[int]:
+    """Return the page of each key, as `page_of_key`."""
+    pages: list[int] = []
+    if page_count < 2:
+        return [0 for _ in keys]
+    half = _power_of_two(page_count)
+    for key in keys:
+        code = crc32(key)
+        number = code % (half * 2)
+        pages.append(number if number < page_count else code % half)
+    return pages
 
 
 def parent_page(number: int) -> int:
@@ -39,4 +56,7 @@ def split_page(parent_keys: dict[bytes, Value], number: int) -> dict[bytes, Valu
 
 def _power_of_two(number: int) -> int:
     """Return the largest power of two that is not above a number from 1 on."""
-    return 1 << (number.bit_length() - 1)
+    power = 1
+    while power * 2 <= number:
+        power *= 2
+    return power
