@@ -719,7 +719,7 @@ def test_a_life(configured: SimpleNamespace) -> None:
     write(0, 5)
     eventually(lambda: agent.condition().trouble == "publishing is disabled: service cdc is not configured")
     eventually(lambda: store.agents and store.agents[-1].status == "disabled" and store.agents[-1].cdc_raw_bytes > 0)
-    assert metrics.DISABLED._value.get() == 1
+    eventually(lambda: metrics.DISABLED._value.get() == 1)
     assert agent.ready() is None, "it does what it is configured to do"
     assert not bench.log.acknowledged
     store.write("cdc", {})

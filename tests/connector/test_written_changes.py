@@ -22,6 +22,7 @@ from helenus_connector.interfaces.resolver import SchemaChanged
 from helenus_connector.resolve import none
 from helenus_schemas.codec.key import KeyCodec
 from helenus_schemas.cql.types import parse
+from helenus_schemas.cql.values import Malformed
 from helenus_schemas.event.own_format import match_own_format
 from helenus_schemas.event.wire import decode
 
@@ -115,7 +116,11 @@ def fields(resolved: Any) -> Any:
         "topic partition key values scope bounds event events newest write_time expires cells is_confirmed is_released"
     )
     failure = resolved.failure and (resolved.failure.kind, str(resolved.failure))
-    return [getattr(resolved, name) for name in names.split()], failure, failure or resolved.written
+    try:
+        written = failure or resolved.written
+    except Malformed as error:  # its event is whole, its cells are not
+        written = str(error)
+    return [getattr(resolved, name) for name in names.split()], failure, written
 
 
 @given(
