@@ -751,6 +751,19 @@ def test_new_leader_with_same_records_is_no_loss(
     assert (part.error, part.lost) == (None, 0)
 
 
+def test_another_worker_that_has_read_further_is_no_loss(read_once: tuple[Planned, dict[str, Any]]) -> None:
+    """Its brokers elected leaders meanwhile, and a journal says how far it was: the epoch that is known here ended
+    before.
+    """
+    planned, position = read_once
+    replaced(planned, "truncated")
+    planned.change(held={TOPIC: {"0": 700, "1": 700}})
+    end = planned.reader.latest_offset(position, ReadMaxRows(5_000))
+    ((part,),) = planned.tasks(position, end)
+    assert (part.error, part.lost) == (None, 0)
+    assert part.ranges == (OffsetRange(TOPIC, 0, 700, 900), OffsetRange(TOPIC, 1, 700, 900))
+
+
 def test_lineages_of_an_earlier_version_count(read_once: tuple[Planned, dict[str, Any]]) -> None:
     """It had them in an offset as they are, not as a text. A batch without an event writes them as a text."""
     planned, position = read_once

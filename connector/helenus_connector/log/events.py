@@ -148,7 +148,7 @@ class Planner(Protocol):
 
     def cut(self, topic: str, leaders: Mapping[str, int], positions: Mapping[str, int]) -> dict[str, int]:
         """Return the partitions that lost records since `leaders` returned this, so that other records are, or will be,
-        at their offsets: each with the first such offset.
+        at their offsets: each with the first such offset. A partition that is not in `leaders` is none of them.
         """
         ...
 

@@ -80,7 +80,7 @@ class BatchDraft:
     def find_losses(self, topic_losses: TopicLosses, lineages: Lineages) -> None:
         """Find topics that lost events since `start`, given their lineages now: they go on where events are left."""
         self.cut, self.errors = topic_losses.find(
-            self._plan, self._broker, self.lineages, self.begin, self.latest, lineages
+            self._plan, self._broker, self.lineages, self.start["topics"], self.begin, self.latest, lineages
         )
         self.begin.update({topic: {**self.begin[topic], **offsets} for topic, offsets in self.cut.items()})
 

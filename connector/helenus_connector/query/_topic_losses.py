@@ -105,6 +105,7 @@ class TopicLosses:
         plan: QueryPlan,
         planner: Planner,
         former_lineages: Lineages,
+        former_ends: Offsets,
         begin: Offsets,
         latest: Offsets,
         current_lineages: Lineages,
@@ -112,8 +113,8 @@ class TopicLosses:
         """Return the partitions that lost records, by topic, each with the offset where it goes on; and the errors of
         topics, which stop their connectors.
 
-        `begin` is where topics are to be read from, `former_lineages` their lineages at the end of the last batch,
-        `current_lineages` those of now.
+        `former_ends` is where the last batch ended, `former_lineages` are the topics' lineages there. `begin` is where
+        they are to be read from, `current_lineages` those of now.
         """
         cut: Offsets = {}
         errors: dict[str, HelenusError] = {}
@@ -128,7 +129,15 @@ class TopicLosses:
                 continue
             try:
                 loss_offsets = (
-                    _find_loss(plan, planner, topic, begin[topic], former_lineages, current_lineages)
+                    _find_loss(
+                        plan,
+                        planner,
+                        topic,
+                        begin[topic],
+                        former_ends.get(topic, {}),
+                        former_lineages,
+                        current_lineages,
+                    )
                     if topic in begin
                     else {}
                 )
@@ -201,23 +210,32 @@ def _advice(plan: QueryPlan, topic: str) -> str:
     return "reset the connector's offsets over REST, and re-snapshot the table"
 
 
+def _leaders_of(lineage: Mapping[str, Any], ends: Mapping[str, int], offsets: Mapping[str, int]) -> dict[str, int]:
+    """Return the leader epochs of the partitions in which `offsets` are not after the lineage's `ends`."""
+    return {p: epoch for p, epoch in lineage["leaders"].items() if offsets.get(p, 0) <= ends.get(p, 0)}
+
+
 def _find_loss(
     plan: QueryPlan,
     planner: Planner,
     topic: str,
     offsets: dict[str, int],
+    former_ends: Mapping[str, int],
     former_lineages: Lineages,
     current_lineages: Lineages,
 ) -> dict[str, int]:
     """Return the partitions of a topic that lost records, each with the offset where it goes on. Raises HelenusError if
     the loss must stop the topic's connector.
+
+    Of a partition that another worker has read further since the last batch here, the former leader epoch says nothing:
+    it ended before that position, as epochs do.
     """
     former, current = former_lineages.get(topic), current_lineages.get(topic)
     if former is None or current is None or former["epoch"] != current["epoch"]:
         return {}  # it joins, or an operator moved it to where it is now
     if former["id"] and current["id"] and former["id"] != current["id"]:
         problem, loss_offsets = f"{topic} was deleted and recreated", planner.earliest({topic: len(offsets)})[topic]
-    elif loss_offsets := planner.cut(topic, former["leaders"], offsets):
+    elif loss_offsets := planner.cut(topic, _leaders_of(former, former_ends, offsets), offsets):
         where = ", ".join(f"partition {partition} from offset {first}" for partition, first in loss_offsets.items())
         problem = f"{topic} has lost events, as by an unclean leader election, or as it was recreated: {where}"
     if not loss_offsets:

@@ -108,7 +108,7 @@ class MemoryPlanner:
         return self.epochs
 
     def cut(self, topic: str, leaders: Mapping[str, int], positions: Mapping[str, int]) -> dict[str, int]:
-        changed = {p for p in positions if leaders.get(p) != self.epochs[topic][p]}
+        changed = {p for p in positions if p in leaders and leaders[p] != self.epochs[topic][p]}
         return {p: offset for p, offset in self.truncated.items() if p in changed and offset < positions[p]}
 
     def size(self, offset_range: OffsetRange) -> int:
