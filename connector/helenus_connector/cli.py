@@ -415,7 +415,7 @@ def _run_worker(worker: WorkerSettings, files: Mapping[str, Mapping[str, str]]) 
     spans = None if span_queue is None else BatchSpans(span_queue, ratio or 0.0)
     running = Worker(worker, files, spans, small_batches)
     metrics.TWINS.is_on = worker.metrics_other_products
-    ending.handle_signals(running.stop)
+    is_to_end = ending.handle_signals(running.stop)
     structlog.get_logger(__name__).info("worker.starting", connectors=list(files), listeners=worker.listeners)
     try:
         is_replaced = running.run()
@@ -425,7 +425,7 @@ def _run_worker(worker: WorkerSettings, files: Mapping[str, Mapping[str, str]]) 
     if is_replaced:
         for number in ending.SIGNALS:
             signal.signal(number, signal.SIG_DFL)  # there is no worker any more that it could stop
-        if not running.is_stopping:
+        if not is_to_end():
             # A process of which nothing is left over stands by. It has its id, so that its supervisor sees no end.
             os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])
     structlog.get_logger(__name__).info("worker.stopped")

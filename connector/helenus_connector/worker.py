@@ -187,11 +187,6 @@ class Worker:
                 listener.shutdown()
             remove(directory)
 
-    @property
-    def is_stopping(self) -> bool:
-        """Return whether the worker was asked to end."""
-        return self._stopping.is_set()
-
     def _lead(self, member: GroupMember, directory: Path) -> bool:
         """Start Spark, and wait until it is this worker's turn to lead its group; returns False if it is to stop."""
         self._spark_start = spark_start = run_in_thread(lambda: self._start_spark(directory))

@@ -23,7 +23,13 @@ from cassandra.policies import WhiteListRoundRobinPolicy
 from cassandra.query import named_tuple_factory
 from integration.pipeline import script
 from integration.test_statements import KEYSPACE
-from integration.test_statements_three_nodes import REPLICATION, ToldThree, writing
+from integration.test_statements_three_nodes import (
+    ToldThree,
+    agents_without_files,
+    create_tables,
+    is_written,
+    writing,
+)
 from patience import eventually
 
 from helenus_agent.positions import Positions
@@ -95,13 +101,6 @@ class Bare(NamedTuple):
 
         eventually(are_created, "they are created")
 
-    def runs(self, table: str, output_format: str) -> None:
-        name, told = f"cdc-{table}", self.told
-        eventually(
-            lambda: told.state(name) == "RUNNING RUNNING", lambda: f"{told.connectors()}\n{told.connector.tail()}"
-        )
-        assert told.connectors()[name]["info"]["config"].get("output.format", "avro") == output_format
-
     def converge(self, tables: Sequence[str]) -> None:
         for table in tables:
             eventually(
@@ -113,15 +112,8 @@ class Bare(NamedTuple):
 def bare(three: Stack, tmp_path: Path) -> Iterator[Bare]:
     told = ToldDigests(three.status(), tmp_path)
     session = connect(told.status)
-    session.execute(f"CREATE KEYSPACE told WITH replication = {REPLICATION}", timeout=60)
-    for table in TABLES:
-        session.execute(f"CREATE TABLE {table} (k int PRIMARY KEY, v text, n int)", timeout=60)
-    agents = []
-    for node in told.status.nodes:
-        (tmp_path / node.name).mkdir()
-        stores = {"CONFIG_STORE_KEYSPACE": KEYSPACE, "CONFIG_STORE_REPLICATION": REPLICATION}
-        stores |= {"STATE_STORE": "cassandra", "STATE_STORE_INTERVAL_MS": "1000"}
-        agents.append(BareAgent(told.status, tmp_path / node.name, node.address, **stores))
+    create_tables(session, TABLES)
+    agents = agents_without_files(told)
     try:
         yield Bare(told, agents, session)
     finally:
@@ -131,12 +123,6 @@ def bare(three: Stack, tmp_path: Path) -> Iterator[Bare]:
         for keyspace in ("told", KEYSPACE):
             session.execute(f"DROP KEYSPACE IF EXISTS {keyspace}", timeout=60)
         session.cluster.shutdown()
-
-
-def is_written(writers: Sequence[list[str]], more: int) -> None:
-    """Wait until so many more statements are done of each table: what follows is in the middle of them."""
-    wanted = [len(acknowledged) + more for acknowledged in writers]
-    eventually(lambda: all(len(acknowledged) >= count for acknowledged, count in zip(writers, wanted, strict=True)))
 
 
 LogPosition = tuple[str | None, int, int]
@@ -216,7 +202,7 @@ def test_a_disk_is_lost_while_others_have_not_sent(bare: Bare, three: Stack) -> 
     with writing(session, tables[0], 1) as a, writing(session, tables[1], 2) as b:
         bare.create_sources(tables)
         for table in tables:
-            bare.runs(table, "json")
+            told.runs(table, "json")
         is_written([a, b], 100)
         for agent in bare.agents[:2]:
             agent.kill()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import shutil
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
@@ -38,6 +38,14 @@ class ToldThree(Told):
 
     def connector_properties(self, table: str) -> dict[str, object]:
         return {**super().connector_properties(table), "snapshot.mode": "initial"}
+
+    def runs(self, table: str, output_format: str) -> None:
+        """Wait until a table's connector and its task run, with this form."""
+        name = f"cdc-{table}"
+        eventually(
+            lambda: self.state(name) == "RUNNING RUNNING", lambda: f"{self.connectors()}\n{self.connector.tail()}"
+        )
+        assert self.connectors()[name]["info"]["config"].get("output.format", "avro") == output_format
 
     @cached_property
     def at_all(self) -> Session:
@@ -96,32 +104,36 @@ def writing(session: Any, table: str, seed: int) -> Iterator[list[str]]:
     assert not failures, f"{table}: {failures}"
 
 
+def is_written(writers: Sequence[list[str]], more: int) -> None:
+    """Wait until so many more statements are done of each table: what follows is in the middle of them."""
+    wanted = [len(acknowledged) + more for acknowledged in writers]
+    eventually(lambda: all(len(acknowledged) >= count for acknowledged, count in zip(writers, wanted, strict=True)))
+
+
+def create_tables(session: Session, tables: Sequence[str]) -> None:
+    session.execute(f"CREATE KEYSPACE told WITH replication = {REPLICATION}", timeout=60)
+    for table in tables:
+        session.execute(f"CREATE TABLE {table} (k int PRIMARY KEY, v text, n int)", timeout=60)
+
+
+def agents_without_files(told: ToldThree) -> list[BareAgent]:
+    """An agent of each node, which has its configuration from Cassandra, and its state there, too."""
+    agents = []
+    for node in told.status.nodes:
+        (told.directory / node.name).mkdir()
+        stores = {"CONFIG_STORE_KEYSPACE": KEYSPACE, "CONFIG_STORE_REPLICATION": REPLICATION}
+        stores |= {"STATE_STORE": "cassandra", "STATE_STORE_INTERVAL_MS": "1000"}
+        agents.append(BareAgent(told.status, told.directory / node.name, node.address, **stores))
+    return agents
+
+
 def test_what_is_published_changes_while_writes_go_on(three: Stack, tmp_path: Path) -> None:
     told = ToldThree(three.status(), tmp_path)
     session = connect(told.status, ConsistencyLevel.QUORUM)
-    session.execute(f"CREATE KEYSPACE told WITH replication = {REPLICATION}", timeout=60)
-    for table in TABLES:
-        session.execute(f"CREATE TABLE {table} (k int PRIMARY KEY, v text, n int)", timeout=60)
-    agents = []
-    for node in told.status.nodes:
-        (tmp_path / node.name).mkdir()
-        stores = {"CONFIG_STORE_KEYSPACE": KEYSPACE, "CONFIG_STORE_REPLICATION": REPLICATION}
-        stores |= {"STATE_STORE": "cassandra", "STATE_STORE_INTERVAL_MS": "1000"}
-        agents.append(BareAgent(told.status, tmp_path / node.name, node.address, **stores))
+    create_tables(session, TABLES)
+    agents = agents_without_files(told)
     first, second, third = agents
     brokers = f"kafka://{told.status.bootstrap_servers}"
-
-    def is_written(writers: list[list[str]], more: int) -> None:
-        """Wait until so many more statements are done of each table: what follows is in the middle of them."""
-        wanted = [len(acknowledged) + more for acknowledged in writers]
-        eventually(lambda: all(len(acknowledged) >= count for acknowledged, count in zip(writers, wanted, strict=True)))
-
-    def runs(table: str, output_format: str) -> None:
-        name = f"cdc-{table}"
-        eventually(
-            lambda: told.state(name) == "RUNNING RUNNING", lambda: f"{told.connectors()}\n{told.connector.tail()}"
-        )
-        assert told.connectors()[name]["info"]["config"].get("output.format", "avro") == output_format
 
     try:
         for agent in agents:
@@ -141,8 +153,8 @@ def test_what_is_published_changes_while_writes_go_on(three: Stack, tmp_path: Pa
                 "CREATE DATA_SOURCE cdc ON TABLE told.a WITH plain",
                 "CREATE DATA_SOURCE cdc ON TABLE told.b WITH described",
             )
-            runs("told.a", "json")
-            runs("told.b", "avro")
+            told.runs("told.a", "json")
+            told.runs("told.b", "avro")
             is_written(writers, 100)
             # Another table, while one agent is away and another one loses its disk.
             second.kill()
@@ -151,12 +163,12 @@ def test_what_is_published_changes_while_writes_go_on(three: Stack, tmp_path: Pa
             told.execute("CREATE DATA_SOURCE cdc ON TABLE told.c WITH plain")
             is_written(writers, 100)
             third.start()
-            runs("told.c", "json")
+            told.runs("told.c", "json")
             # Another form, from where the connector was.
             told.execute("DROP DATA_SOURCE cdc ON TABLE told.a")
             eventually(lambda: told.state("cdc-told.a") == "None", told.connector.tail)
             told.execute("CREATE DATA_SOURCE cdc ON TABLE told.a WITH described")
-            runs("told.a", "avro")
+            told.runs("told.a", "avro")
             is_written(writers, 100)
             second.start()
             # What all agents do changes over REST, too.

@@ -28,8 +28,10 @@ def test_a_signal_comes_while_the_main_thread_has_a_lock_that_the_end_needs(numb
         with lock:
             has_ended.set()
 
-    handle_signals(end)
+    is_to_end = handle_signals(end)
+    assert not is_to_end()
     with lock:
         os.kill(os.getpid(), number)
+        assert is_to_end(), "what follows the wait goes by it, though the end has not begun"
         assert not has_ended.wait(0.2)
     assert has_ended.wait(30)

@@ -228,7 +228,7 @@ def _find_loss(
     the loss must stop the topic's connector.
 
     Of a partition that another worker has read further since the last batch here, the former leader epoch says nothing:
-    it ended before that position, as epochs do.
+    that its records end before the position is no loss.
     """
     former, current = former_lineages.get(topic), current_lineages.get(topic)
     if former is None or current is None or former["epoch"] != current["epoch"]:
