@@ -23,7 +23,7 @@ import structlog
 from helenus_connector.config.run_directory import socket_directory
 from helenus_connector.config.spark_submit import is_submitted, settable
 from helenus_connector.config.worker import WorkerSettings, is_local_master
-from helenus_connector.query._java_names import ask_once
+from helenus_connector.query._java_calls import make_calls_cheaper
 from helenus_connector.query._spark_security import security_settings
 from helenus_connector.query._spark_stderr import StderrLines
 from helenus_connector.query.class_archive import (
@@ -113,7 +113,7 @@ def start_session(worker: WorkerSettings, directory: Path, has_state: bool = Fal
     # Its traces are of batches that failed or were interrupted: the worker logs the former, the latter are intended.
     logging.getLogger("py4j").setLevel(logging.CRITICAL)
     if reason is None:
-        ask_once()
+        make_calls_cheaper()
     settings = _spark_settings(worker, directory)
     spark = _start_in_java(worker, settings) if is_submitted() else _start_java(worker, settings, directory, has_state)
     spark.sparkContext.setLogLevel("OFF")
