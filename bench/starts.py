@@ -74,7 +74,7 @@ def make_archive(java: dict[str, str], cache: Path) -> None:
     """Make the archive in the cache of a worker, and show what that takes."""
     command = [sys.executable, "-m", "helenus_connector.install_archive", str(cache / "class-archives")]
     begun, before = time.monotonic(), os.times()
-    subprocess.run(command, env={**os.environ, **java}, check=True)
+    subprocess.run(command, env={**os.environ, **java, "CACHE_DIRECTORY": str(cache)}, check=True)
     spent = sum(os.times()[2:4]) - sum(before[2:4])
     size = sum(file.stat().st_size for file in cache.glob("*/*.jsa")) >> 20
     print(f"an archive of {size} MB: {time.monotonic() - begun:.1f} s, {spent:.1f} CPU s", flush=True)
