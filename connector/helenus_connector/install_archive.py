@@ -21,32 +21,36 @@ from helenus_connector.query.stream import warm_up
 from helenus_schemas.service import logs
 
 
-def main() -> None:
-    """Make the archive, in the installation or a directory, and say where it is. Ends with status 1 or 2, and a line on
-    standard error, if it can't.
+@click.command(short_help="Make the archive of Java's classes of an installation.")
+@click.argument("directory", type=click.Path(file_okay=False, path_type=Path), default=INSTALLED)
+def main(directory: Path) -> None:
+    """Make the archive of Java's classes that Spark loads, with which a worker starts in less time, in DIRECTORY, which
+    is the installation's own by default, and say where it is.
+
+    Ends with status 1 or 2, and a line on standard error, if it can't.
     """
-    target = Path(sys.argv[1]) if sys.argv[1:] else INSTALLED
     logs.configure()
     with errors_shown():
-        directory = make()
+        run = make()
         try:
             worker = WorkerSettings.from_properties(
-                {"bootstrap.servers": "none:9092", "checkpoint.dir": str(directory), "spark.master": "local[2]"}, "none"
+                {"bootstrap.servers": "none:9092", "checkpoint.dir": str(run), "spark.master": "local[2]"}, "none"
             )
-            archive = class_archive(worker, directory)
+            archive = class_archive(worker, run)
             if archive is None:
                 sys.exit("Java's options or Spark's class path speak against an archive of classes")
-            if (file := archive.find()) is not None:
+            file = archive.find()
+            if file is not None and file.parent == directory.absolute():
                 click.echo(file)
                 return
-            spark = start_session(worker, directory)
+            spark = start_session(worker, run)
             run_task(spark)
-            warm_up(worker, spark, directory)
+            warm_up(worker, spark, run)
             spark.stop()
-            click.echo(archive.make(directory / LISTED, target, is_private=target != INSTALLED))
+            click.echo(archive.make(run / LISTED, directory, is_private=directory != INSTALLED))
         finally:
-            remove(directory)
+            remove(run)
 
 
 if __name__ == "__main__":
-    main()
+    main(prog_name="python -m helenus_connector.install_archive")

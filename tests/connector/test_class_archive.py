@@ -276,6 +276,7 @@ def test_spark_starts_with_it(tmp_path: Path, cache: Path, monkeypatch: pytest.M
     shown = run("-m", "helenus_connector.install_archive", str(cache)).stdout
     file = Path(shown.strip())
     assert file.parent == cache
+    assert run("-m", "helenus_connector.install_archive", str(cache)).stdout == shown  # it is there
     used = run("-c", START, str(tmp_path / "second"))
     assert used.stdout.split() == ["True", "False"]
     assert "class_archive" not in used.stderr
