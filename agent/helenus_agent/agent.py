@@ -263,6 +263,7 @@ class Agent:
         """Sleep until there may be something to do. After a while without any, a look reads only what follows the
         markers, until something does, the schema has changed, or cdc_raw is to be listed.
         """
+        self._outbox.send_lingering()
         while True:
             reads_ahead, may_be_long = self._queue.mode == "eager", not self._outbox.waiting
             time.sleep(self._pauses.pause_s(time.monotonic(), reads_ahead, may_be_long))  # less CPU than stop.wait

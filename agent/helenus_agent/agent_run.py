@@ -39,9 +39,7 @@ if TYPE_CHECKING:
 
 _RETRY_S = 1.0  # s between two tries to reach a server at the start
 _REPORT_S = 30.0  # s between two log lines that say why it waits
-# A queue of 20,000 takes 8 MB less than the 50,000 of a connector, and is as fast. What is read within a pause of the
-# loop is sent together, so lingering adds nothing but its time.
-_PRODUCER = {"queue.buffering.max.messages": "20000", "linger.ms": "0"}
+_PRODUCER = {"queue.buffering.max.messages": "20000"}  # takes 8 MB less than a connector's 50,000, and is as fast
 _log = structlog.get_logger(__name__)
 
 

@@ -85,6 +85,14 @@ class Log(Protocol):
         """Append keys and values, in this order; cheaper than one by one. If it raises, some may be in the queue."""
         ...
 
+    def send_lingering(self) -> None:
+        """Send what is appended without waiting for more to send with it, unless it is to linger by an operator's own
+        setting. Called when nothing follows for the moment; takes milliseconds at most.
+
+        Raises as `append`.
+        """
+        ...
+
     def flush(self, timeout: float) -> None:
         """Wait until all appended records are acknowledged.
 

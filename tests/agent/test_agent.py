@@ -565,6 +565,27 @@ def test_the_agent_polls_less_often_while_nothing_is_written(bench: Bench, monke
     assert bench.cassandra.asked == queries_before + 1
 
 
+def test_events_linger_only_while_there_is_more_to_read(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_COMMIT", 1e9)
+    bench.raw.segment(10)
+    for key in range(3):
+        bench.raw.write(10, write_of(TABLE, key))
+    agent = bench.start()
+    while agent.step():
+        assert bench.log.sends == 0
+    assert len(bench.log.waiting) == 3
+    monkeypatch.setattr(module.time, "sleep", lambda _: None)
+    for _ in range(3):
+        agent._listed_at = 0.0  # it is time to list: no more to sleep
+        agent._sleep_while_idle(threading.Event())
+        assert bench.log.sends == 1, "once for what was read, not at each look"
+    bench.raw.write(10, write_of(TABLE, 3))
+    agent.step()
+    agent._listed_at = 0.0
+    agent._sleep_while_idle(threading.Event())
+    assert (len(bench.log.waiting), bench.log.sends) == (4, 2)
+
+
 def test_pauses_grow_with_the_time_since_the_last_change(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where entries show at once; the setting bounds them."""
     bench.cassandra.settings = {"commitlog_sync": "periodic"}

@@ -11,12 +11,13 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from confluent_kafka import KafkaError, KafkaException, Producer
+from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 from structlog.testing import capture_logs
 
 from helenus_schemas.errors import Action, HelenusError, Kind
 from helenus_sinks.kafka import _topics
+from helenus_sinks.kafka import log as log_module
 from helenus_sinks.kafka.log import KafkaLog
 from helenus_sinks.log import TopicError
 
@@ -164,3 +165,27 @@ def test_topics_that_one_broker_has(
     assert [line["topic"] for line in logs if line["event"] == "topic.one_replica"] == expected
     made = cluster.list_topics(1).topics["new"].partitions[0]
     assert len(made.replicas) == max(factor, 1)
+
+
+@pytest.mark.parametrize("setting", [{}, {"linger.ms": "60000"}, {"queue.buffering.max.ms": "60000"}])
+def test_what_lingers_is_sent_when_nothing_follows(
+    address: str, setting: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Unless an operator has set how long it lingers."""
+    monkeypatch.setitem(log_module.DEFAULTS, "linger.ms", "60000")
+    topic = f"lingers-{len(setting)}-{sum(map(len, setting))}"
+    log = KafkaLog({"bootstrap.servers": address, "allow.auto.create.topics": "true", **setting})
+    log.append(topic, 0, b"k", b"first")
+    log.flush(30)
+    consumer = Consumer({"bootstrap.servers": address, "group.id": "lingers", "log_level": 0})
+    consumer.assign([TopicPartition(topic, 0, 1)])
+    log.append(topic, 0, b"k", b"second")
+    assert consumer.poll(1) is None
+    for _ in range(1 if setting else 100):
+        log.send_lingering()
+        if message := consumer.poll(0.3):
+            break
+    assert message is None if setting else message is not None and message.value() == b"second"
+    log.flush(30)
+    consumer.close()
+    log.close()

@@ -42,6 +42,7 @@ class Outbox:
         self._keys: dict[int, tuple[Column, ...]] = {}
         self._partitions: dict[str, int] = {}
         self._refusals: Counter[str] = Counter()
+        self._lingers = False  # what was appended since it was sent last
 
     def topic(self, table: Table) -> str:
         """Return the name of a table's topic."""
@@ -132,6 +133,7 @@ class Outbox:
         topic, which are left out: the index of the table, and the error of each.
         """
         topics = self._topics
+        self._lingers = self._lingers or bool(batch.changes)
         too_large: list[tuple[int, HelenusError]] = []
         if self._settings.headers == "datastax":
             for index, partition_key, key, value in batch.changes:
@@ -196,6 +198,12 @@ class Outbox:
         for partition, value in enumerate(notice.values(node, partitions)):
             self._sink.append(topic, partition, None, datastax.sorted_value(value) if self._pulsar else value)
         self.waiting[index] += partitions
+
+    def send_lingering(self) -> None:
+        """Have what is appended sent now, as nothing follows for the moment."""
+        if self._lingers:
+            self._lingers = False
+            self._sink.send_lingering()
 
     def flush(self, timeout: float) -> None:
         """Have it all acknowledged within `timeout` seconds."""

@@ -38,6 +38,7 @@ class MemoryLog:
         self.waiting: list[MemoryRecord] = []
         self.acknowledged: list[MemoryRecord] = []
         self.flushes = 0
+        self.sends = 0
 
     def records(self, topic: str) -> list[MemoryRecord]:
         """Return the records of a topic, flushed or not: readers of a real one may see both."""
@@ -78,6 +79,10 @@ class MemoryLog:
     def extend(self, topic: str, partition: int, records: Iterable[tuple[bytes | None, bytes | None]]) -> None:
         for key, value in records:
             self.append(topic, partition, key, value)
+
+    def send_lingering(self) -> None:
+        """Count it; nothing is sent."""
+        self.sends += 1
 
     def flush(self, timeout: float) -> None:  # noqa: ARG002
         self.flushes += 1
@@ -179,6 +184,9 @@ class FaultyLog:
                 self.log.flush(timeout)
             raise
         self.log.flush(timeout)
+
+    def send_lingering(self) -> None:
+        self.log.send_lingering()
 
     def keep_short(self, timeout: float) -> None:
         self.log.keep_short(timeout)

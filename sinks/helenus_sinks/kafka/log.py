@@ -24,6 +24,8 @@ _SLICE_S = 0.2
 _POLL_S = 0.02
 _LIMIT_MAX_AGE_S = 60.0  # s after which a topic's limit is asked for again
 _MESSAGE_MAX_BYTES = 1_000_000  # librdkafka's default
+_LINGERS = "linger.ms", "queue.buffering.max.ms"
+_SEND_S = 0.002  # s for librdkafka's threads to notice that nothing is to linger, and for a broker nearby to answer
 _FRAME_BYTES = 128  # size of a batch in addition to its records
 
 
@@ -45,6 +47,7 @@ class KafkaLog:
         if "queue.buffering.max.kbytes" not in config:  # a record larger than the queue would wait for ever
             least = int(str(DEFAULTS["queue.buffering.max.kbytes"]))
             self._config["queue.buffering.max.kbytes"] = str(max(least, self._max_request_bytes // 512))
+        self._lingers_as_set = any(name in config for name in _LINGERS)
         self._where = config["bootstrap.servers"]
         self._limits: dict[str, int] = {}  # of topics that take less than the producer does
         self._limit_read_at = 0.0
@@ -128,6 +131,14 @@ class KafkaLog:
     def hurry(self, seconds: float) -> None:
         self._deadline = min(self._deadline, time.monotonic() + seconds)
 
+    def send_lingering(self) -> None:
+        if self._producer is None or self._lingers_as_set:
+            return
+        try:
+            self._producer.flush(_SEND_S)  # meanwhile nothing lingers; who is not answered by then is flushed later
+        except KafkaException as failure:
+            raise self._producer_error(failure) from None
+
     def flush(self, timeout: float) -> None:
         if self._producer is None:
             return
@@ -141,8 +152,7 @@ class KafkaLog:
                     fewest, since = unacknowledged, now
                 if now > min(since + timeout, self._deadline):
                     break
-                self._producer.poll(_POLL_S)
-                unacknowledged = len(self._producer)
+                unacknowledged = self._producer.flush(_POLL_S)
         except KafkaException as failure:
             raise self._producer_error(failure) from None
         if unacknowledged or self._error:

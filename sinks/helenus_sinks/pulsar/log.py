@@ -211,6 +211,10 @@ class PulsarLog:
     def hurry(self, seconds: float) -> None:
         self._deadline = min(self._deadline, time.monotonic() + seconds)
 
+    def send_lingering(self) -> None:
+        if self._session is not None:
+            self._session.send_lingering()
+
     def flush(self, timeout: float) -> None:
         session = self._session
         if session is None:
