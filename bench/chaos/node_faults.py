@@ -10,6 +10,7 @@ import sys
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
+from datetime import datetime, timezone
 from http import HTTPStatus
 from pathlib import Path
 from typing import Any
@@ -114,6 +115,7 @@ def _replace(cluster: StackCluster, target: str, lost: str, address: str, is_age
     other = 1 if number > 1 else 2
     lost_id = host_id(cluster.stack, lost, other)
     cluster.kill_server(target)
+    lost_at = datetime.now(timezone.utc).isoformat()  # who replaces it at its address has its id, and is up
     agent = next((agent for agent in cluster.agents if agent.name == f"agent{number}"), None)
     if agent and is_agent_lost:
         with cluster.state_lock:
@@ -127,7 +129,7 @@ def _replace(cluster: StackCluster, target: str, lost: str, address: str, is_age
     environment = cluster.clock_environment(target)
     start_new_node(cluster.stack, server, yaml, environment, f"-Dcassandra.replace_address_first_boot={lost}")
     cluster.wait(lambda: address in nodes_up(cluster.stack, other), "another node is in its place")
-    _have_losses_named(cluster, node=lost_id, replaced_by=host_id(cluster.stack, address, other))
+    _have_losses_named(cluster, node=lost_id, until=lost_at, replaced_by=host_id(cluster.stack, address, other))
     cluster.repair(nodes=[number])
 
 

@@ -8,6 +8,7 @@ import re
 import signal
 import socket
 import sys
+import time
 import urllib.error
 import urllib.request
 from collections.abc import Mapping, Sequence
@@ -51,9 +52,12 @@ class Service:
             self.process.start([script, *map(str, self.files)], self.directory, self.log, self.environment)
 
     def kill(self) -> None:
-        """Kill this process alone, as kill -9 does."""
+        """Kill this process alone, as kill -9 does, and wait until it is gone: `start` starts none beside it."""
         if (pid := self.process.pid) is not None:
             _signal([pid], signal.SIGKILL)
+            deadline = time.monotonic() + STOP_SECONDS
+            while self.process.pid is not None and time.monotonic() < deadline:
+                time.sleep(0.01)
 
     def stop(self) -> None:
         """Ask it to end, and wait until it has."""
