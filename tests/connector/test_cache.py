@@ -142,6 +142,10 @@ def test_a_position_in_a_nodes_log_is_new_once(tmp_path: Path, cache: ChangeCach
     reporter.note(9, 40)
     cache.save()
     assert not reporter.is_new(9, 50), "what is sent again lies before"
+    for position in (60, 55):
+        reporter.note(9, position)
+    cache.save()
+    assert not reporter.is_new(9, 58), "nor does the place in what is sent again, in one batch with it, count"
     reporter.note(10, 1)
     cache.begin()
     cache.save()

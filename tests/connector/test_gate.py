@@ -197,6 +197,16 @@ def test_an_event_sent_again_moves_no_position_back(tmp_path: Path) -> None:
     assert running.batch(running.event(205)) == (0, 0), "sent before, as 210 was"
 
 
+def test_what_a_node_sends_again_after_what_is_new_moves_no_position_back(tmp_path: Path) -> None:
+    """An agent that has lost its positions sends its segments again, and a batch ends amid that."""
+    running = Running(tmp_path, 2)
+    known, new, last = (running.codec.encode((bytes(3) + bytes([n]),)) for n in range(3))
+    assert running.batch(running.event(7, node=1)._replace(key=known)) == (1, 0)
+    sent = [running.event(p)._replace(key=key) for p, key in ((200, new), (300, last), (100, known))]
+    assert running.batch(*sent) == (2, 0), "of the third the other node's was published"
+    assert running.batch(sent[1]) == (0, 0), "no other write: it was sent before"
+
+
 def test_a_row_that_is_deleted_whole_stays_so_when_a_column_is_deleted_later(tmp_path: Path) -> None:
     """What was written before both shows up for a moment: the newer deletion does not hide it, the older one does."""
     running = Running(tmp_path)

@@ -73,7 +73,7 @@ class CacheEntry:
 class Reporter:
     """A node that reports changes: its host id, the `bit` that it has, and at which `offset` it is in the cache's file,
     -1 if it is not. It had reported its log up to `segment` and `position` before this batch, and reports up to the
-    `last_` ones in it, if it `is_heard`.
+    `last_` ones in it, the greatest, if it `is_heard`.
     """
 
     name: bytes
@@ -92,8 +92,10 @@ class Reporter:
         return segment > self.segment or (segment == self.segment and position > self.position)
 
     def note(self, segment: int, position: int) -> None:
-        """It reports this place."""
-        self.last_segment, self.last_position, self.is_heard = segment, position, True
+        """It reports this place; one before what it reported in this batch is read or sent again."""
+        self.is_heard = True
+        if segment > self.last_segment or (segment == self.last_segment and position > self.last_position):
+            self.last_segment, self.last_position = segment, position
 
 
 class Slots:
