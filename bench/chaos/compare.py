@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from helenus_schemas.cql.table import Table
 from helenus_stack.compare import Key, Row, record_key
@@ -76,7 +77,8 @@ def find_disorder(mode: str, table: Table, records: Iterable[Record]) -> list[Fi
 
 def without_repeated_batches(records: Iterable[Record]) -> list[Record]:
     """Return records without those of a batch that was done again after a kill, as docs/guarantees.md has it of
-    `state=rows`: the same ones in the same order, up to the last one. One of them alone is no such batch.
+    `state=rows`: the same ones in the same order, up to the last one, by the table's schema of then. One of them alone
+    is no such batch.
     """
     by_partition: dict[int, list[Record]] = {}
     for record in records:
@@ -86,16 +88,15 @@ def without_repeated_batches(records: Iterable[Record]) -> list[Record]:
 
 def _without_repeated_runs(records: Sequence[Record]) -> list[Record]:
     """Return the records of a partition, of which each run that repeats all from some record up to here is left out."""
-    contents = [(record.key, record.value, record.headers) for record in records]
     indexes: list[int] = []
     index = 0
-    while index < len(contents):
+    while index < len(records):
         length = next(
             (
                 len(indexes) - start
-                for start, first in enumerate(indexes)
-                if contents[first] == contents[index]
-                and [contents[i] for i in indexes[start:]] == contents[index : index + len(indexes) - start]
+                for start in range(len(indexes))
+                if index + len(indexes) - start <= len(records)
+                and all(_is_again(records[i], records[index + n]) for n, i in enumerate(indexes[start:]))
             ),
             0,
         )
@@ -103,6 +104,18 @@ def _without_repeated_runs(records: Sequence[Record]) -> list[Record]:
             indexes.append(index)
         index += length or 1
     return [records[i] for i in indexes]
+
+
+def _is_again(record: Record, other: Record) -> bool:
+    """Return whether two records say the same, but for columns that only one of their schemas has."""
+    headers = {**record.headers, "schema_id": b""}, {**other.headers, "schema_id": b""}
+    return record.key == other.key and headers[0] == headers[1] and _agrees(record.value, other.value)
+
+
+def _agrees(value: Any, other: Any) -> bool:
+    if isinstance(value, dict) and isinstance(other, dict):
+        return all(_agrees(value[name], other[name]) for name in value.keys() & other.keys())
+    return bool(value == other)
 
 
 def find_repeats(mode: str, table: Table, records: Iterable[Record], relogged: Collection[str] = ()) -> list[Finding]:

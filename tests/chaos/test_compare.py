@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 from agent.writer import table_of
@@ -87,6 +88,10 @@ def test_a_batch_that_was_published_whole_once_more() -> None:
     after = [record(1, 1, row(seq=6), 9)]
     assert without_repeated_batches([*first, *batch, *batch, *batch, *after]) == [*first, *batch, *after]
     assert find_disorder("m", TABLE, without_repeated_batches([*first, *batch, *batch, *after])) == []
+    # Meanwhile the table lost a column and got another one.
+    values = [each.value and {"seq": each.value["seq"], "w": None} for each in batch]
+    altered = [replace(each, value=v, headers={"schema_id": b"2"}) for each, v in zip(batch, values, strict=True)]
+    assert without_repeated_batches([*first, *batch, *altered, *after]) == [*first, *batch, *after]
     for wrong in ([*batch, batch[0]], [*batch, *batch[:2]], [*batch, *after, *batch]):
         assert [f.kind for f in find_disorder("m", TABLE, without_repeated_batches(wrong))] == ["order"] * (
             1 + (wrong[-3:] == batch)
