@@ -200,9 +200,9 @@ def test_an_event_sent_again_moves_no_position_back(tmp_path: Path) -> None:
 def test_what_a_node_sends_again_after_what_is_new_moves_no_position_back(tmp_path: Path) -> None:
     """An agent that has lost its positions sends its segments again, and a batch ends amid that."""
     running = Running(tmp_path, 2)
-    known, new, last = (running.codec.encode((bytes(3) + bytes([n]),)) for n in range(3))
-    assert running.batch(running.event(7, node=1)._replace(key=known)) == (1, 0)
-    sent = [running.event(p)._replace(key=key) for p, key in ((200, new), (300, last), (100, known))]
+    older_key, first_key, last_key = (running.codec.encode((bytes(3) + bytes([n]),)) for n in range(3))
+    assert running.batch(running.event(7, node=1)._replace(key=older_key)) == (1, 0)
+    sent = [running.event(p)._replace(key=key) for p, key in ((200, first_key), (300, last_key), (100, older_key))]
     assert running.batch(*sent) == (2, 0), "of the third the other node's was published"
     assert running.batch(sent[1]) == (0, 0), "no other write: it was sent before"
 
