@@ -371,6 +371,33 @@ def test_a_row_of_its_key_alone_that_was_read_is_deleted(
     assert connector.seen == ({(1, 1): {}} if lives else {})
 
 
+def test_a_partition_of_one_row_that_was_read_is_deleted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a write time of before it was read: another read shows whether the row is older, by the row's own name."""
+    table, store, topic = table_of("u", "k int pk, v int"), DictStore(), list[Event]()
+    codec, schema, types = KeyCodec(table), bytes.fromhex(table.schema_id), {c.name: c.type for c in table.values}
+    answers = [ReadRow(Cells(table.id.bytes, schema, types, Liveness(NOW * 10**6)), NOW * 1000), None]
+    monkeypatch.setattr(CellReader, "read", lambda *_: iter([answers.pop(0)]))
+
+    def append(partition: int, key: bytes, value: bytes | None) -> None:
+        topic.append(Event("t", partition, 0, NOW * 1000, key, value))
+
+    def batch(*new_events: Event) -> list[str]:
+        pages = Pages(store)
+        merged = list(TopicPartitionMerger(table, codec, pages, 0, 10 * DAY_S, PATIENCE_S).take(new_events, NOW))
+        pages.flush()
+        topic.clear()
+        CellRequests(SETTINGS, MemorySession([]), table, append).answer(
+            [m for m in merged if isinstance(m, ReadRequest)], BatchOutcome()
+        )
+        return [m.op for m in merged if isinstance(m, RowChange)]
+
+    append(0, codec.encode((i(1),)), request(Scope.ROW, Origin.SNAPSHOT))
+    assert batch(*topic) == []
+    assert batch(*topic) == ["c"]
+    assert batch(*events(Update(table, i(1), deletion=((NOW - 50) * 10**6, NOW)))) == []
+    assert answers == [], "it was asked for"
+
+
 def test_a_row_of_its_key_alone_ends_with_the_ttl_of_its_event(cassandra: Cassandra) -> None:
     connector = Connector(cassandra)
     cassandra.live(1, 1, NOW * 10**6, NOW + 20)

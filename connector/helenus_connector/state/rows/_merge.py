@@ -394,7 +394,7 @@ class TopicPartitionMerger:
         if request is not None:
             yield request
         elif result.in_doubt and not result.is_unproven:
-            yield self._requests.for_event(event)
+            yield self._requests.for_row(name) if change.scope is _PARTITION else self._requests.for_event(event)
 
     def _merge_into_row(
         self, report: ReplicaReport, change: Change, cells: Cells, row: CellRow, partition_key: bytes

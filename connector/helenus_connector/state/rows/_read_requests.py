@@ -34,7 +34,9 @@ class ReadRequests:
         self._requested_statics: set[bytes] = set()
 
     def for_event(self, event: Event) -> ReadRequest:
-        """Request a read of an event's row. The event says what was written, and what is sure without a read."""
+        """Request a read of an event's row. The event says what was written, and what is sure without a read. One of a
+        partition names no row, also where the partition is one: that one is requested by `for_row`.
+        """
         return self._make_request(event.partition, event.key or b"", Scope.ROW, event=event)
 
     def for_row(self, name: bytes, deleted_to: int | None = None) -> ReadRequest:
