@@ -396,6 +396,7 @@ def test_a_partition_of_one_row_that_was_read_is_deleted(monkeypatch: pytest.Mon
     assert batch(*topic) == ["c"]
     assert batch(*events(Update(table, i(1), deletion=((NOW - 50) * 10**6, NOW)))) == []
     assert answers == [], "it was asked for"
+    assert batch(*topic) == ["d"], "no read found it"
 
 
 def test_a_row_of_its_key_alone_ends_with_the_ttl_of_its_event(cassandra: Cassandra) -> None:
