@@ -584,6 +584,12 @@ def test_events_linger_only_while_there_is_more_to_read(bench: Bench, monkeypatc
     agent._listed_at = 0.0
     agent._sleep_while_idle(threading.Event())
     assert (len(bench.log.waiting), bench.log.sends) == (4, 2)
+    bench.raw.write(10, write_of(TABLE, 4))
+    agent.step()
+    agent._commit(1.0)
+    agent._listed_at = 0.0
+    agent._sleep_while_idle(threading.Event())
+    assert (len(bench.log.waiting), bench.log.sends) == (0, 2), "a flush has sent it"
 
 
 def test_pauses_grow_with_the_time_since_the_last_change(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:

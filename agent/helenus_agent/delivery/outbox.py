@@ -195,6 +195,7 @@ class Outbox:
     def append_notice(self, index: int, notice: Notice, node: str) -> None:
         """Append an event of the whole table to every partition of its topic."""
         topic, partitions = self._topics[index]
+        self._lingers = True
         for partition, value in enumerate(notice.values(node, partitions)):
             self._sink.append(topic, partition, None, datastax.sorted_value(value) if self._pulsar else value)
         self.waiting[index] += partitions
@@ -207,6 +208,7 @@ class Outbox:
 
     def flush(self, timeout: float) -> None:
         """Have it all acknowledged within `timeout` seconds."""
+        self._lingers = False
         self._sink.flush(timeout)
 
     def confirm_all(self, followed: Sequence[Table]) -> None:

@@ -4,7 +4,7 @@
   jars, once for each package that it may be of. In a batch of a few events that was a sixth of what Spark's thread of
   the query did.
 - It asks whether an argument is of NumPy, and loads its helpers for tests to know whether there is a NumPy: with these
-  come pandas and Arrow, 95 MB and a third of a second of CPU time. We hand Java nothing of NumPy.
+  come pandas and Arrow, 57 to 95 MB and a third of a second of CPU time. We hand Java nothing of NumPy.
 """
 
 from __future__ import annotations
