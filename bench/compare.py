@@ -197,12 +197,6 @@ def own_port(file: Path) -> None:
     file.write_text("\n".join(listeners if line.startswith("listeners=") else line for line in lines) + "\n")
 
 
-def is_up(worker: programs.Program) -> bool:
-    """Return whether a worker is ready. Raises StackError if it has ended."""
-    worker.check()
-    return is_ready(worker)
-
-
 def start_ours(exits: ExitStack, status: Status, folder: Path, form: str) -> Candidate:
     """An agent and a worker, of one form."""
     directory = folder / form
@@ -235,7 +229,7 @@ def start_ours(exits: ExitStack, status: Status, folder: Path, form: str) -> Can
     exits.enter_context(running(agent, {}))
     topics_exist(status, events)
     exits.enter_context(running(worker, {"JAVA_HOME": str(spark_java_home(Terminal()))}))
-    wait(lambda: is_up(worker), f"{form} is ready", 300)
+    wait(lambda: is_ready(worker), f"{form} is ready", 300)
     port, series = port_of(worker), 'helenus_connector_records_total{connector="bench-t",keyspace="bench",table="t"}'
     pids = [pid for program in (agent, worker) if (pid := program.process.pid) is not None]
     count_records = partial(published_records, port, series)

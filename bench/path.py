@@ -3,15 +3,18 @@
     python -m bench path [--rates 50] [--log kafka] [--set resolver=none --set output.format=debezium]
     python -m bench path --rates 20 --compare exactly.once.support=disabled exactly.once.support=required
     python -m bench path --rates 20 --compare-agents read.mode=marker read.mode=auto
+    python -m bench path --rates 20 --nodes 3 --set gate=local_quorum
 
 - write → event: from the driver's acknowledgement to the event in a consumer on this machine.
 - write → record: to the first record of the key that shows the write or a later one.
 - The same against an empty stage: the same source, query and settings, but the stage only appends the event to a topic.
 - Reads per event: a backlog of events over 5,000 keys, uniform and zipf 0.99, read by the connector.
 
-`--set` is for the file of the connector whose latencies are measured. With `resolver=none` the events have cells, and
-reads are not counted, as there are none. With `--compare` only latencies are measured: of the connector with each of
-these settings, in turns. `--compare-agents` is the same for the agent's file: several settings go with a comma between.
+`--set` is for the file of the connector whose latencies are measured. With `resolver=none` and `state=rows` the events
+have cells, and reads are not counted, as there are none. With `--compare` only latencies are measured: of the connector
+with each of these settings, in turns. `--compare-agents` is the same for the agents' files: several settings go with a
+comma between. With `--nodes 3` each of three nodes has all rows, and an agent; a write waits for two of them, and its
+event is the first of the three.
 """
 
 from __future__ import annotations
@@ -25,10 +28,11 @@ import threading
 import time
 import urllib.request
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 from typing import Any
 
+from cassandra import ConsistencyLevel
 from cassandra.concurrent import execute_concurrent_with_args
 
 from helenus_stack import programs, watchdog
@@ -47,6 +51,8 @@ KEYS = 5_000
 EVENTS = 20_000
 OF_WORKER = "worker."
 EXACTLY_ONCE_LIMIT_MS = 20
+WITH_CELLS = {"resolver=none", "state=rows"}
+"""Settings of connectors that are given what was written, and read no rows."""
 
 
 def main() -> None:
@@ -63,17 +69,19 @@ def main() -> None:
     parser.add_argument("--compare", nargs="*", default=[], metavar="KEY=VALUE", help="for the same file, in turns")
     parser.add_argument("--compare-agents", nargs="*", default=[], metavar="KEY=VALUE", help="for the agent's file")
     parser.add_argument("--turns", type=int, default=TURNS)
+    parser.add_argument("--nodes", type=int, default=1, choices=[1, 2, 3], help="of Cassandra, each with all rows")
     options = parser.parse_args()
-    rates, reads_rows = options.rates, "resolver=none" not in options.set
+    rates, has_cells = options.rates, not WITH_CELLS.isdisjoint(options.set)
     with (
         tempfile.TemporaryDirectory() as folder,
-        Stack(Path(folder) / "stack", log=options.log, brief=False, progress=Terminal()) as stack,
+        Stack(Path(folder) / "stack", nodes=options.nodes, log=options.log, brief=False, progress=Terminal()) as stack,
     ):
         status = stack.status()
         java = {"JAVA_HOME": str(spark_java_home(Terminal()))}
         with session(status) as cassandra:
             cassandra.execute(
-                "CREATE KEYSPACE bench WITH replication = {'class': 'SimpleStrategy', 'replication_factor': 1}"
+                "CREATE KEYSPACE bench WITH replication ="
+                f" {{'class': 'SimpleStrategy', 'replication_factor': {options.nodes}}}"
             )
             for table in ("latency", "uniform", "skewed"):
                 cassandra.execute(f"CREATE TABLE bench.{table} (k int PRIMARY KEY, v text) WITH cdc = true")
@@ -82,17 +90,15 @@ def main() -> None:
                     stack, status, cassandra, java, rates, options.set, options.compare_agents, options.turns
                 )
                 return
-            agent = programs.agent(status, stack.directory / "bench")
-            if not reads_rows:
-                add(agent.files[0], ["cells.include.list=bench\\\\.latency"])
-            with running(agent, {}):
+            of_cells = ["cells.include.list=bench\\\\.latency"] if has_cells else []
+            with running_agents(stack, status, of_cells):
                 topics_exist(status, "events-bench.latency", "events-bench.uniform", "events-bench.skewed")
                 if options.compare:
                     compare(stack, status, cassandra, java, rates, options.set, options.compare, options.turns)
                     return
                 if rates:
                     latency(stack, status, cassandra, java, rates, options.set)
-                if reads_rows:
+                if not has_cells:
                     reads(stack, status, cassandra, java)
 
 
@@ -117,13 +123,26 @@ def running(program: programs.Program, environment: dict[str, str]) -> Iterator[
         guard.wait()
 
 
+@contextmanager
+def running_agents(stack: Stack, status: Status, more: list[str]) -> Iterator[None]:
+    """Run the agent of each node, with `more` in its file."""
+    with ExitStack() as running_all:
+        for node in status.nodes:
+            folder = stack.directory / "bench" / node.name
+            agent = programs.Program("agent", folder, programs.agent(status, folder, node).files)
+            add(agent.files[0], more)
+            running_all.enter_context(running(agent, {}))
+        yield
+
+
 def topics_exist(status: Status, *topics: str) -> None:
     with closing(reader(status)) as log:
         wait(lambda: set(topics) <= log.topics(), f"topics {topics}")
 
 
 def is_ready(connector: programs.Program) -> bool:
-    """Whether a worker has done a batch, and nothing is wrong."""
+    """Whether a worker has done a batch, and nothing is wrong. Raises StackError if it has ended."""
+    connector.check()
     address = connector.files[0].read_text().split("listeners=")[1].split()[0]
     try:
         with urllib.request.urlopen(f"{address}/health/ready", timeout=5) as answer:
@@ -177,6 +196,7 @@ def write(cassandra: Any, seconds: float, rate: int) -> list[tuple[bytes, int, f
     from helenus_schemas.codec.avro_long import long_bytes
 
     statement = cassandra.prepare("INSERT INTO bench.latency (k, v) VALUES (?, ?) USING TIMESTAMP ?")
+    statement.consistency_level = ConsistencyLevel.QUORUM
     writes = []
     start = time.monotonic()
     for i in range(int(rate * seconds)):
@@ -241,9 +261,7 @@ def compare_agents(
     for turn in range(turns):
         for setting in settings if turn % 2 == 0 else reversed(settings):
             print(f"{setting}, turn {turn + 1}")
-            agent = programs.agent(status, stack.directory / "bench")
-            add(agent.files[0], setting.split(","))
-            with running(agent, {}):
+            with running_agents(stack, status, setting.split(",")):
                 topics_exist(status, "events-bench.latency", "events-bench.uniform", "events-bench.skewed")
                 latency_of_connector(stack, status, cassandra, java, rates, more)
 

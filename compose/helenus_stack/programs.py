@@ -15,7 +15,7 @@ from pathlib import Path
 from helenus_schemas.settings.properties import read_properties
 from helenus_stack.errors import StackError
 from helenus_stack.process import STOP_SECONDS, Process, python_module, stop
-from helenus_stack.status import Status
+from helenus_stack.status import NodeStatus, Status
 
 LOG_LINES = 25
 
@@ -75,9 +75,9 @@ def addresses(folder: Path) -> tuple[str, str]:
     return agent, worker
 
 
-def agent(status: Status, folder: Path) -> Program:
-    """The agent of the stack's first node; writes its properties file into `folder`."""
-    node = status.nodes[0]
+def agent(status: Status, folder: Path, node: NodeStatus | None = None) -> Program:
+    """The agent of a node, the stack's first if none is given; writes its properties file into `folder`."""
+    node = node or status.nodes[0]
     path = _write(
         folder / "agent.properties",
         f"The agent of {node.name}. Start: helenus-agent {folder / 'agent.properties'}",
