@@ -49,7 +49,7 @@ def loaded_by(module: str) -> set[str]:
 @pytest.mark.parametrize(
     ("module", "unwanted"),
     [
-        ("helenus_agent.cli", HEAVY),
+        ("helenus_agent.cli", HEAVY | {"numpy", "rich"}),
         ("helenus_sinks.kafka.log", HEAVY | {"helenus_agent"}),
         ("helenus_schemas.event.change", HEAVY | {"helenus_agent", "helenus_sinks", "cassandra", "pydantic"}),
         ("helenus_connector.worker", {"helenus_agent", "helenus_stack"}),

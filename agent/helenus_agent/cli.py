@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import helenus_agent.lean_libraries  # noqa: F401
+
+# isort: split
+
 import contextlib
 import json
 import os
