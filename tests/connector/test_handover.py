@@ -10,11 +10,12 @@ from connector.spark_script import run_script
 pytestmark = pytest.mark.integration
 
 SCRIPT = """
-import json, socket, sys, threading, time
+import json, pickle, socket, sys, threading, time
+import pyarrow as pa
 from pathlib import Path
 from helenus_connector.config.worker import WorkerSettings
 from helenus_connector.query import handover
-from helenus_connector.query.handover import start_query
+from helenus_connector.query.handover import batch_number, start_query
 from helenus_connector.query.spark_session import start_session
 
 worker, run = WorkerSettings.load(sys.argv[1]), Path(sys.argv[2])
@@ -50,6 +51,26 @@ second = start("second", fail)
 while second.isActive:
     time.sleep(0.05)
 say(error="ValueError: of batch 0" in str(second.exception()))
+
+# What its rows have is collected, by tasks that know its number.
+def number_of(batches):
+    for batch in batches:
+        pass
+    yield pa.RecordBatch.from_arrays([pa.array([pickle.dumps((batch_number(), [None]))], pa.binary())], ["done"])
+collected = []
+def collect(batch):
+    collected.append((batch.number, batch.collect()))
+numbered = rows.coalesce(1).mapInArrow(number_of, "done binary")
+writer = numbered.writeStream.queryName("numbered").option("checkpointLocation", str(run / "numbered"))
+fourth = start_query(context, writer.trigger(processingTime="100 milliseconds"), collect)
+while len(collected) < 3:
+    time.sleep(0.05)
+fourth.stop()
+try:
+    batch_number()
+except RuntimeError as error:
+    outside = str(error)
+say(collected=collected[:3], outside=outside)
 
 # A query that stops ends the job of its batch, and waits until Python has seen that.
 running, ended = threading.Event(), threading.Event()
@@ -147,18 +168,25 @@ def test_what_a_batch_raises_ends_its_query(reports: Reports) -> None:
     assert reports[1] == {"error": True}
 
 
+def test_rows_are_collected_by_tasks_that_know_their_batch(reports: Reports) -> None:
+    assert reports[2] == {
+        "collected": [[0, [[0, [None]]]], [1, [[1, [None]]]], [2, [[2, [None]]]]],
+        "outside": "this task is of no batch that is collected",
+    }
+
+
 def test_a_query_that_stops_ends_its_job_and_waits_for_its_batch(reports: Reports) -> None:
-    assert reports[2] == {"ended": True, "error": False}
+    assert reports[3] == {"ended": True, "error": False}
 
 
 def test_queries_do_not_mix_up_batches_and_python_listens_for_no_call(reports: Reports, public_api: str) -> None:
     """By the public API it does, which is a reason for the other way."""
-    assert reports[3] == {"left": [0, 1, 2], "right": [0, 1, 2], "gateway": public_api == "false"}
+    assert reports[4] == {"left": [0, 1, 2], "right": [0, 1, 2], "gateway": public_api == "false"}
 
 
 def test_a_query_whose_batches_are_fetched_no_more_ends(reports: Reports, public_api: str) -> None:
     """It says why, whether Python had a batch of it or not. By the public API Java calls, and only Java can."""
     if public_api == "true":
-        assert reports[4] == {"refused": True}
+        assert reports[5] == {"refused": True}
     else:
-        assert (reports[4]["unheard"], reports[4]["unfetched"]) == (True, True), reports[4]["errors"]
+        assert (reports[5]["unheard"], reports[5]["unfetched"]) == (True, True), reports[5]["errors"]

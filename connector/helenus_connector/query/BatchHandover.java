@@ -1,5 +1,8 @@
 package helenus;
 
+import java.io.ByteArrayOutputStream;
+import java.io.DataOutputStream;
+import java.io.IOException;
 import java.util.Properties;
 import java.util.concurrent.CountDownLatch;
 import java.util.concurrent.SynchronousQueue;
@@ -16,6 +19,7 @@ import org.apache.spark.sql.streaming.StreamingQuery;
  * <p>PySpark's own has Java call Python, for which Python listens on a port that takes calls from anybody on the machine.
  */
 public final class BatchHandover implements VoidFunction2<Dataset<Row>, Long> {
+    private static final String NUMBER = "helenus.batch"; // a local property of the batch's job
     private static final long LOOK_MS = 500; // how long the end of a query may go unnoticed
 
     private final transient SparkContext spark;
@@ -131,6 +135,23 @@ public final class BatchHandover implements VoidFunction2<Dataset<Row>, Long> {
     /** The rows of the batch that Python has. */
     public Dataset<Row> frame() {
         return current.frame;
+    }
+
+    /**
+     * The only column of the rows of the batch that Python has, of bytes: each after its length, of four bytes. The tasks
+     * that make the rows see the batch's number.
+     */
+    public byte[] collect() throws IOException {
+        Batch batch = current;
+        spark.setLocalProperty(NUMBER, Long.toString(batch.number));
+        ByteArrayOutputStream collected = new ByteArrayOutputStream();
+        DataOutputStream rows = new DataOutputStream(collected);
+        for (Row row : batch.frame.collectAsList()) {
+            byte[] column = row.getAs(0);
+            rows.writeInt(column.length);
+            rows.write(column);
+        }
+        return collected.toByteArray();
     }
 
     private static Properties copied(Properties properties) {

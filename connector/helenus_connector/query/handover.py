@@ -8,6 +8,8 @@ all, with a guard at that port (`_callback_port`).
 
 from __future__ import annotations
 
+import io
+import pickle
 import threading
 import time
 import traceback
@@ -17,10 +19,15 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+from pyspark import TaskContext
+from pyspark.serializers import CPickleSerializer
+
 from helenus_connector.query._callback_port import guard
 from helenus_connector.query.internals import own_classes
 from helenus_schemas.service import descriptors
 
+_NUMBER = "helenus.batch"
+"""The local property of a job that `MicroBatch.collect` runs, by which its tasks know the batch."""
 _RETRY_S = 1.0
 """After which a call of Java is tried again for which no file could be opened: others close theirs within seconds."""
 
@@ -31,11 +38,27 @@ class MicroBatch:
 
     number: int
     _open_frame: Callable[[], Any]
+    _collect: Callable[[], list[Any]]
 
     @property
     def frame(self) -> Any:
         """Return the rows, as a DataFrame of the query's session."""
         return self._open_frame()
+
+    def collect(self) -> list[Any]:
+        """Return what its rows have, of which each is one pickled object. In a query that needs nothing else of a
+        batch, this takes one call of Java, where a DataFrame takes dozens. The tasks may ask for `batch_number`.
+        """
+        return self._collect()
+
+
+def batch_number() -> int:
+    """Return the number of the batch whose `collect` a task is of. Raises RuntimeError in any other."""
+    context = TaskContext.get()
+    number = None if context is None else context.getLocalProperty(_NUMBER)
+    if number is None:
+        raise RuntimeError("this task is of no batch that is collected")
+    return int(number)
 
 
 def start_query(context: Any, writer: Any, process: Callable[[MicroBatch], None]) -> Any:
@@ -64,9 +87,18 @@ def _start_publicly(writer: Any, process: Callable[[MicroBatch], None]) -> Any:
     def process_frame(frame: Any, number: int) -> None:
         # Spark calls for one batch after the other. Where the port can't be guarded, others may call beside it.
         with one_at_a_time:
-            process(MicroBatch(number, lambda: frame))
+            process(MicroBatch(number, lambda: frame, partial(_collect_publicly, frame, number)))
 
     return writer.foreachBatch(process_frame).start()
+
+
+def _collect_publicly(frame: Any, number: int) -> list[Any]:
+    frame.sparkSession.sparkContext.setLocalProperty(_NUMBER, str(number))
+    return [pickle.loads(row[0]) for row in frame.collect()]
+
+
+def _collect(java: Any) -> list[Any]:
+    return list(CPickleSerializer().load_stream(io.BytesIO(java.collect())))
 
 
 def _open_frame(context: Any, java: Any) -> Any:
@@ -92,7 +124,7 @@ def _serve(context: Any, java: Any, query: Any, process: Callable[[MicroBatch], 
         if number < 0:
             return
         try:
-            process(MicroBatch(number, partial(_open_frame, context, java)))
+            process(MicroBatch(number, partial(_open_frame, context, java), partial(_collect, java)))
             error = None
         except BaseException:
             error = traceback.format_exc()

@@ -14,13 +14,14 @@ from helenus_connector.config.connector import ConnectorSettings
 from helenus_connector.control.fences import enter
 from helenus_connector.control.plan import QueryPlan
 from helenus_connector.interfaces.merged_change import GapEvent, MergedChange, PoisonEvent
-from helenus_connector.journal.batch_marks import MarkedBatch, PartTransaction, Place
+from helenus_connector.journal.batch_marks import BatchMarks, MarkedBatch, PartTransaction, Place
 from helenus_connector.log.choice import event_schemas
 from helenus_connector.pipeline.batch_outcome import BatchOutcome
 from helenus_connector.pipeline.merged_stage import FLUSH_TIMEOUT_S, MergedStage
 from helenus_connector.query import worker_process
 from helenus_connector.query.event_packs import PartitionNote
 from helenus_connector.query.garbage import freeze
+from helenus_connector.query.handover import batch_number
 from helenus_connector.query.worker_process import StageParts
 from helenus_connector.state.rows._change_pack import unpack_changes
 from helenus_connector.state.rows._operator import PlaceResult
@@ -74,16 +75,19 @@ class _LastDefinition:
 
 
 def publish(
-    plan: QueryPlan, settings: ConnectorSettings, marked: MarkedBatch | None = None
+    plan: QueryPlan, settings: ConnectorSettings, marks: BatchMarks | None = None
 ) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """Return the function for `mapInArrow`, for a plan of this one table. A `marked` batch is published once."""
-    return partial(_publish, plan, settings, marked)
+    """Return the function for `mapInArrow`, for all batches of a plan of this one table. With `marks` they are
+    published once.
+    """
+    return partial(_publish, plan, settings, marks)
 
 
 def _publish(
-    plan: QueryPlan, settings: ConnectorSettings, marked: MarkedBatch | None, batches: Iterator[pa.RecordBatch]
+    plan: QueryPlan, settings: ConnectorSettings, marks: BatchMarks | None, batches: Iterator[pa.RecordBatch]
 ) -> Iterator[pa.RecordBatch]:
     worker_process.end_with_parent()
+    marked = None if marks is None else marks.batch(batch_number())
     logs.follow(plan.logging)
     result: PublishResult | None = None
     worker_process.refuse_repetition(plan)
