@@ -325,7 +325,8 @@ class Agent:
             # The truncation lies within an entry: its event goes before that one.
             self._followed.reached = max(self._followed.reached, (segment.id, truncation_position))
         elif batch.schema:
-            self._followed.learn_schema_at(log_position)
+            entry = data[last_entry(data, batch.next) : batch.next]
+            self._followed.learn_schema_at(log_position, entry, segment.version)
         elif not batch.next and not live:
             self._read_piece(segment, max_bytes * 2)  # an entry larger than the piece
 

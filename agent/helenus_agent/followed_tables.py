@@ -22,6 +22,7 @@ from helenus_agent.delivery.refused_topics import RefusedTopics
 from helenus_agent.node import saved_tables
 from helenus_agent.node.cassandra import Cassandra, Node
 from helenus_agent.node.drops import Drops
+from helenus_agent.node.logged_columns import read_logged_columns
 from helenus_agent.node.offline import SavedNode
 from helenus_agent.node.tables import KnownTables, SchemaUpdate
 from helenus_agent.node.transactional import TransactionalTables
@@ -186,14 +187,26 @@ class FollowedTables:
                 if self.must_learn:
                     self.learn()
 
-    def learn_schema_at(self, log_position: LogPosition) -> None:
-        """Learn the schema, as a mutation of it ends here. One that was in the log when the schema was learned shows
-        nothing new: a node's first start logs dozens. Still the node is asked, since it logs a mutation before it
-        applies it.
+    def learn_schema_at(self, log_position: LogPosition, entry: bytes, version: int) -> None:
+        """Learn the schema, as the `entry` of a mutation of it ends here, in a segment of this `version`. One that was
+        in the log when the schema was learned shows nothing new: a node's first start logs dozens. Still the node is
+        asked, since it logs a mutation before it applies it.
         """
         segment, position = log_position
         if position > self._written_positions.get(segment, 0) or not self._cassandra.is_as_learned():
             self.learn()
+        if self.tables.has_dropped:
+            self._widen_dropped(entry, version)
+
+    def _widen_dropped(self, entry: bytes, version: int) -> None:
+        """Take over what a mutation of the schema says of tables that are dropped by now."""
+        logged = read_logged_columns(entry, version, self.tables.plans, self.tables.known)
+        widened = [table_id for table_id, columns in logged.items() if self.tables.widen(table_id, columns)]
+        for table_id in widened:
+            added = [column.name for column in logged[table_id]]
+            _log.info("table.widened", id=str(table_id), columns=added, reason="it was altered, and dropped since")
+        if widened:
+            self._save_tables()
 
     def learn_unknown(self, unknown: UnknownSchema, log_position: LogPosition) -> None:
         """Learn the schema: the decoder met something that it does not know."""

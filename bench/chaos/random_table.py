@@ -259,9 +259,12 @@ class RandomTable:
         return Statement("", f"ALTER TABLE {self.full_name} ADD IF NOT EXISTS {' '.join(column)}")
 
     def _drop(self, *_: object) -> Statement:
+        """After all of the column's cells, whatever the clocks say: no node can read a row with a later one."""
         column = self._droppable.pop(0)
         self.regulars.remove(column)
-        return Statement("", f"ALTER TABLE {self.full_name} DROP IF EXISTS {column[0]}")
+        return Statement(
+            "", f"ALTER TABLE {self.full_name} DROP IF EXISTS {column[0]} USING TIMESTAMP {{ts_after_all}}"
+        )
 
 
 def _equal(columns: list[tuple[str, str]]) -> str:

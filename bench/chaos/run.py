@@ -35,6 +35,8 @@ _SUPERVISION_S = 2.0
 _READY_S = 10.0
 """With faults in several lanes, all agents and workers are seldom ready at once."""
 _LATE_S = 5.0
+_AFTER_ALL_US = 600_000_000
+"""After all write times, by more than clocks are stepped and statements are ahead."""
 """A fault that begins so long after the last statement would disturb little."""
 
 
@@ -154,7 +156,10 @@ class ChaosRun:
             # Two each: a batch uses the next one too.
             self._last_time = max(self._last_time + 2, time.time_ns() // 1000)
             write_time = self._last_time + planned.statement.offset_us
-        cql = planned.statement.cql.replace("{ts}", str(write_time)).replace("{ts1}", str(write_time + 1))
+        times = {"{ts}": write_time, "{ts1}": write_time + 1, "{ts_after_all}": write_time + _AFTER_ALL_US}
+        cql = planned.statement.cql
+        for name, time_us in times.items():
+            cql = cql.replace(name, str(time_us))
         statement = SimpleStatement(cql, consistency_level=ConsistencyLevel.name_to_value[planned.level])
         sent_at, outcome = time.time(), ""
         try:

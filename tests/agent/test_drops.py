@@ -12,7 +12,7 @@ import pytest
 from agent.fakes import write_of
 from agent.test_agent import TABLE, Bench
 from agent.test_notices import emitted, notices
-from agent.writer import Cell, Row, Update, mutation, table_of
+from agent.writer import Cell, Complex, Row, Update, mutation, table_of
 
 from helenus_agent import agent as module
 from helenus_agent.node.tables import Stamp
@@ -142,6 +142,63 @@ def test_a_table_that_is_altered_and_dropped_while_the_broker_is_away(bench: Ben
     bench.raw.segment(11)
     bench.run_agent()
     assert emitted(bench) == [1, 2, "TABLE"]
+    assert not bench.saved.gaps
+
+
+TABLES = table_of("tables", "keyspace_name text pk, table_name text ck, id uuid", cdc=False, keyspace="system_schema")
+COLUMNS = table_of(
+    "columns",
+    "keyspace_name text pk, table_name text ck, column_name text ck, kind text, position int, type text",
+    cdc=False,
+    keyspace="system_schema",
+)
+
+
+def altered(table: Table, name: str, cql_type: str, kind: str = "regular") -> bytes:
+    """The mutation that a node logs when a table gets a column, or is created with one."""
+    time, text = 1_700_000_000_000_000, {"kind": Cell(kind.encode()), "type": Cell(cql_type.encode())}
+    of_table = Row((table.name.encode(),), {"id": Cell(table.id.bytes)}, time=time, deletion=(time - 1, 1_700_000_000))
+    return mutation(
+        Update(TABLES, table.keyspace.encode(), [of_table]),
+        Update(COLUMNS, table.keyspace.encode(), [Row((table.name.encode(), name.encode()), text, time=time)]),
+    )
+
+
+WIDER = replace(TABLE, columns=(*TABLE.columns, Column("w", parse("int")), Column("x", parse("map<text, int>"))))
+
+
+def write_of_both(key: int) -> bytes:
+    """A row of `WIDER` that has both of its new columns."""
+    of_map = Complex([Cell(b"1234", path=b"k")])
+    row = Row((), {"w": Cell(b"1234"), "x": of_map}, time=1_700_000_000_000_000)
+    return mutation(Update(WIDER, key.to_bytes(4, "big"), [row]))
+
+
+@pytest.mark.parametrize("recreated", [True, False])
+@pytest.mark.parametrize("killed", [True, False])
+def test_altered_and_dropped_while_no_agent_ran(bench: Bench, recreated: bool, killed: bool) -> None:
+    """The log says which columns the table got. What the new table of its name has is not taken for the old one's."""
+    bench.cassandra.set(TABLE, OTHER, TABLES, COLUMNS)
+    bench.start(topic_partitions="1")
+    bench.raw.write(10, write_of(TABLE, 1))
+    bench.run_agent()
+    if killed:
+        bench.cassandra.set(OTHER, TABLES, COLUMNS, *([AGAIN] if recreated else []))
+    bench.raw.write(10, altered(TABLE, "w", "int"), altered(TABLE, "x", "map<text, int>"), write_of_both(2))
+    bench.raw.write(10, altered(TABLE, "s", "frozen<gone>"), altered(OTHER, "y", "int"))
+    bench.raw.write(10, *([altered(AGAIN, "w", "text"), write_of(AGAIN, 3)] if recreated else []))
+    if killed:
+        bench.start(topic_partitions="1")
+    else:
+        bench.cassandra.set(OTHER, TABLES, COLUMNS, *([AGAIN] if recreated else []))
+    bench.run_agent()
+    assert emitted(bench) == ([1, 2, "TABLE", 3] if recreated else [1, 2, "TABLE"])
+    assert not bench.saved.gaps
+    # What it got is saved: a later run need not read of it again.
+    bench.raw.write(10, write_of_both(4))
+    bench.start(topic_partitions="1")
+    bench.run_agent()
+    assert emitted(bench)[-1] == 4
     assert not bench.saved.gaps
 
 

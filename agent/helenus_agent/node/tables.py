@@ -6,12 +6,12 @@ import difflib
 import re
 import uuid
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from helenus_agent.commitlog.decoder import TablePlan, UnknownSchema, plan_table
 from helenus_schemas.codec.key import KeyCodec
-from helenus_schemas.cql.table import Table
+from helenus_schemas.cql.table import Column, Table
 
 _REFUSED = "refused_topic"
 
@@ -203,6 +203,34 @@ class KnownTables:
             self.plans[unknown.table] = TablePlan(is_known=False)
         else:
             self.plans[unknown.table].give_up(unknown.column)
+
+    @property
+    def known(self) -> Collection[Table]:
+        """Return all tables that there are, and those that were there."""
+        return self._tables.values()
+
+    @property
+    def has_dropped(self) -> bool:
+        """Return whether the log may name a table that is dropped."""
+        return not self._dropped.isdisjoint(self._retiring)
+
+    def widen(self, table_id: uuid.UUID, columns: Iterable[Column]) -> bool:
+        """Give a dropped table the columns that it had got before, as the log says. Return whether one was new."""
+        table = self._tables.get(table_id)
+        if table is None or table_id not in self._dropped or table_id not in self._retiring:
+            return False
+        names = {column.name for column in table.columns} | table.dropped.keys()
+        added = tuple(column for column in columns if column.name not in names)
+        if not added:
+            return False
+        self._tables[table_id] = wider = replace(table, columns=table.columns + added)
+        plan = self.plans[table_id.bytes]
+        if table_id in self._indexes:
+            self.followed[self._indexes[table_id]] = wider
+        self.plans[table_id.bytes] = (
+            self._followed_plan(wider, plan.index) if plan.index >= 0 else plan_table(wider, reason=plan.reason)
+        )
+        return True
 
     def without_successors(self, dropped: Collection[uuid.UUID]) -> list[Table]:
         """Return those of these tables whose names no followed table has."""
