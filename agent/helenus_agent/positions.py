@@ -120,7 +120,7 @@ class Positions:
             list(saved["followed"]),
             (int(saved.get("reached", (0, 0))[0]), int(saved.get("reached", (0, 0))[1])),
             list(saved.get("paused", ())),
-            {table: int(time) for table, time in saved.get("truncated", {}).items()},
+            {str(uuid.UUID(table)): int(time) for table, time in saved.get("truncated", {}).items()},
             [LogGap(gap["table"], int(gap["time"]), str(gap["reason"])) for gap in saved.get("gaps", ())],
             list(saved.get("refused", ())),
             int(saved.get("listed", 0)),

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
-import json
 import os
 import time
 from collections.abc import Collection, Iterator
@@ -83,7 +82,8 @@ class StateDirectory:
 
     def save(self, positions: Positions) -> None:
         """Replace the file durably: after this returns, no crash brings the old one back."""
-        durable.replace(self.directory / _FILE, positions.as_json(), "the positions", "state.after-write")
+        text = durable.checked(positions.as_json())
+        durable.write(self.directory / _FILE, text, "the positions", "state.after-write")
 
     def set_aside(self) -> Path:
         """Rename a damaged file of positions, and return its new name. Raises HelenusError."""
@@ -153,7 +153,7 @@ def read(directory: Path) -> Positions | None:
     """Return what an agent, running or not, has saved there; None if nothing. Raises HelenusError(STATE)."""
     path = directory / _FILE
     try:
-        return Positions.from_json(json.loads(path.read_text("utf-8")))
+        return Positions.from_json(durable.parse_checked(path.read_text("utf-8")))
     except FileNotFoundError:
         return None
     except OSError as error:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 import signal
 import time
@@ -12,6 +13,7 @@ from bench.chaos.cluster import ChaosCluster
 from bench.chaos.fault_registry import AGENT, WORKER, of_agent, of_connection, of_worker
 from bench.chaos.stack_cluster import StackCluster
 from bench.relay import Relay
+from helenus_agent.positions import Positions
 
 _REFUSAL_S = 60.0
 """In that time an agent says that its state is damaged, and ends; it starts within two seconds on an idle machine."""
@@ -107,19 +109,25 @@ def _damage_state(cluster: ChaosCluster, target: str, damage: Callable[[bytes], 
     file: Path = cluster.state_directory(target) / "positions.json"
     if not file.exists():
         return
-    before = agent.log.stat().st_size
-    file.write_bytes(damage(file.read_bytes()))
+    before, whole = agent.log.stat().st_size, file.read_bytes()
+    file.write_bytes(damaged := damage(whole))
     agent.start()
     deadline = time.monotonic() + _REFUSAL_S
     while agent.process.pid is not None and not agent.is_ready() and time.monotonic() < deadline:
         time.sleep(0.2)
     lines = agent.log.read_bytes()[before:].decode(errors="replace")
-    if agent.is_ready():
+    if agent.is_ready() and not _mean_the_same(whole, damaged):
         cluster.complaints.append(f"{target} started with a damaged positions.json")
     elif agent.process.pid is None and "positions.json" not in lines:
         cluster.complaints.append(f"{target} does not name its damaged positions.json:\n{lines[-800:]}")
     agent.stop()
     file.unlink()
+
+
+def _mean_the_same(whole: bytes, damaged: bytes) -> bool:
+    """Return whether damage left the positions as they were: it was of the checksum's name, or of a blank."""
+    contents = [Positions.from_json(json.loads(text)) for text in (whole, damaged)]
+    return contents[0] == contents[1]
 
 
 @of_agent("torn-state", targets=[AGENT], recovery_s=10)

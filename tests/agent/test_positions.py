@@ -5,12 +5,15 @@ from __future__ import annotations
 import json
 import os
 import uuid
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from agent.writer import table_of
 
 from helenus_agent.node import saved_tables
-from helenus_agent.positions import Positions, SegmentMark
+from helenus_agent.node.tables import Stamp
+from helenus_agent.positions import LogGap, Positions, SegmentMark
 from helenus_agent.state import StateDirectory
 from helenus_schemas.errors import HelenusError, Kind
 
@@ -91,6 +94,50 @@ def test_a_broken_file_is_refused(tmp_path: Path, text: str) -> None:
     with pytest.raises(HelenusError, match=r"the positions are damaged .*restore it, or delete it"):
         state.load(HOST)
     state.close()
+
+
+def flips(file: Path) -> Iterator[None]:
+    """Have each bit of a file be another one, in turn."""
+    whole = file.read_bytes()
+    for bit in range(len(whole) * 8):
+        damaged = bytearray(whole)
+        damaged[bit // 8] ^= 1 << bit % 8
+        file.write_bytes(damaged)
+        yield
+
+
+def refusal_of(load: Callable[[], object]) -> str:
+    """What an error says, or nothing."""
+    try:
+        load()
+    except HelenusError as error:
+        return str(error)
+    return ""
+
+
+def test_no_flipped_bit_of_the_positions_goes_unnoticed(tmp_path: Path) -> None:
+    """One in a number would have an agent skip what was not read. What a flip leaves as it was is taken."""
+    state, table = StateDirectory(tmp_path), str(uuid.uuid4())
+    saved = Positions(HOST, {7: SegmentMark(20, True)}, [5], [table], (7, 19), truncated={table: 3}, listed=8)
+    saved.gaps.append(LogGap(table, 5, "a reason"))
+    state.save(saved)
+    loaded: list[Positions] = []
+    refusals = [refusal_of(lambda: loaded.append(state.load(HOST))) for _ in flips(tmp_path / "positions.json")]
+    state.close()
+    assert {refusal.partition(" (")[0] for refusal in refusals} == {"", "the positions are damaged"}
+    assert loaded == [saved] * len(loaded)
+    assert len(loaded) < 100, "those of the checksum's name alone"
+
+
+def test_no_flipped_bit_of_the_tables_goes_unnoticed(tmp_path: Path) -> None:
+    """One in a column's name would have entries be undecodable."""
+    tables, stamps = [table_of("t", "pk int pk, v map<text, int>")], {uuid.uuid4(): Stamp(5, "options")}
+    saved_tables.save(tmp_path, tables, stamps, [uuid.uuid4()])
+    loaded: list[object] = []
+    refusals = [refusal_of(lambda: loaded.append(saved_tables.load(tmp_path))) for _ in flips(tmp_path / "tables.json")]
+    assert {refusal.partition(" (")[0] for refusal in refusals} == {"", "the tables are damaged"}
+    assert loaded == [(tables, stamps)] * len(loaded)
+    assert len(loaded) < 100
 
 
 def test_a_crash_while_saving_leaves_the_old_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,6 +17,7 @@ from agent.golden import T, i, row
 from confluent_kafka.admin import AdminClient
 from patience import eventually
 
+from helenus_schemas.codec.avro_long import long_bytes
 from helenus_schemas.cql.table import read_tables
 from helenus_schemas.event import change, wire
 from helenus_schemas.service.cassandra import connect
@@ -146,3 +147,50 @@ def seen(table: str, key: bytes, event: change.Change) -> tuple[Any, ...]:
     time = event.write_time if event.write_time is not None and event.write_time < T + 10**9 else None
     expires = event.expires_at is not None
     return table, event.scope.name, key, time, expires, event.parts, event.start, event.end
+
+
+def test_a_table_that_is_altered_and_dropped_while_no_agent_runs(
+    kafka: str, cassandra: tuple[Status, str], session: Any, tmp_path: Path
+) -> None:
+    """The log says which columns it got."""
+    status, release = cassandra
+    topic = f"events-dropped-{release}-d.gone"
+    keys = {
+        **status.cassandra(),
+        "cassandra.config": status.nodes[0].cassandra_yaml,
+        "kafka.bootstrap.servers": kafka,
+        "state.dir": str(tmp_path / "state"),
+        "topic.prefix": f"events-dropped-{release}-",
+        "topic.partitions": "1",
+        "table.include.list": r"d\\.gone",
+    }
+    path, out = tmp_path / "agent.properties", tmp_path / "agent.out"
+    path.write_text("".join(f"{key}={value}\n" for key, value in keys.items()))
+    admin = AdminClient({"bootstrap.servers": kafka})
+
+    def event_keys() -> list[bytes | None]:
+        has_topic = topic in admin.list_topics(timeout=60).topics
+        return [message.key() for message in messages(kafka, topic)] if has_topic else []
+
+    def run_until(expected: list[int | None]) -> None:
+        wanted = [None if n is None else long_bytes(n) for n in expected]  # an Avro int is its long
+        with open(out, "ab") as file:
+            agent = subprocess.Popen([sys.executable, "-c", MAIN, str(path)], stderr=file)
+        try:
+            eventually(lambda: event_keys() == wanted, lambda: f"{event_keys()}\n{out.read_text()}")
+            agent.send_signal(signal.SIGTERM)
+            assert agent.wait(60) == 0
+        finally:
+            agent.kill()
+            agent.wait()
+
+    replication = "{'class': 'SimpleStrategy', 'replication_factor': 1}"
+    session.execute(f"CREATE KEYSPACE IF NOT EXISTS d WITH replication = {replication}")
+    session.execute("CREATE TABLE d.gone (a int PRIMARY KEY, v text) WITH cdc = true", timeout=60)
+    session.execute("INSERT INTO d.gone (a, v) VALUES (1, 'x')")
+    run_until([1])
+    session.execute("ALTER TABLE d.gone ADD w map<text, int>", timeout=60)
+    session.execute("INSERT INTO d.gone (a, v, w) VALUES (2, 'x', {'k': 1})")
+    session.execute("DROP TABLE d.gone", timeout=60)
+    run_until([1, 2, None])
+    assert "segment.corrupt" not in out.read_text()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import zlib
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -55,6 +56,25 @@ def load(path: Path, version: int) -> Any:
     if zlib.crc32(text.encode()) != checksum:
         raise Damaged("it does not have the checksum that it begins with")
     return json.loads(text)
+
+
+def checked(content: Mapping[str, Any]) -> str:
+    """Return a JSON object with the checksum of the others as its first field, `crc32`. Who does not know that reads
+    the others as before.
+    """
+    text = json.dumps(content, default=str)
+    assert content, "an object without fields has nothing to check"
+    return f'{{"crc32": {zlib.crc32(text.encode())}, {text[1:]}'
+
+
+def parse_checked(text: str) -> Any:
+    """Return the content of a text that `checked` returned, or of other JSON as it is. Raises ValueError."""
+    content = json.loads(text)
+    checksum = content.pop("crc32", None) if isinstance(content, dict) else None
+    # A text that was damaged and means the same has the same checksum once it is written anew.
+    if checksum is not None and checksum != zlib.crc32(json.dumps(content).encode()):
+        raise ValueError("it does not have its checksum")
+    return content
 
 
 def write(path: Path, text: str, subject: str, failpoint: str, mode: int = 0o600) -> None:
