@@ -1,5 +1,5 @@
-"""The columns of tables as the commit log has them: of a change of the schema a node logs a mutation of `system_schema`,
-before what is written by it. Seen of Cassandra 4.0 to 6.0.
+"""The columns of tables as the commit log has them: of a change of the schema a node logs a mutation of its tables,
+`system_schema`, before what is written by it. Seen of Cassandra 4.0 to 6.0.
 
     ALTER TABLE ks.t ADD v int → system_schema.tables: ks, t: id, …; system_schema.columns: ks, t, v: kind, type, …
 
