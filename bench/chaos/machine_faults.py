@@ -98,7 +98,9 @@ def flip_segment(cluster: StackCluster, target: str, chance: random.Random) -> I
     folder = cluster.stack.directory / node / "cdc_raw"
     # A segment that Cassandra still needs is the same file as its own: it would not start again.
     if segments := sorted(path for path in folder.glob("CommitLog-*.log") if path.stat().st_nlink == 1):
-        _flip_bit(chance.choice(segments), chance)
+        flipped = chance.choice(segments)
+        cluster.flipped_segments.add(flipped.name)
+        _flip_bit(flipped, chance)
     cluster.service(target).start()
 
 
