@@ -35,7 +35,7 @@ from bench import history
 from bench.agent import create, decode_all, load, pieces
 from bench.backlog import cpu_of
 from bench.debezium_peer import LOCK, debezium, file_of
-from bench.path import add, is_ready, port_of, read_metrics, running, topics_exist, wait
+from bench.path import add, is_ready, own_port, port_of, read_metrics, running, topics_exist, wait
 from bench.tables import memory_of
 from bench.written import FORMS
 from helenus_agent.commitlog import decoder
@@ -188,13 +188,6 @@ def ends_of(exits: ExitStack, status: Status, topic: str) -> Callable[[], int]:
     exits.callback(consumer.close)
     partitions = [TopicPartition(topic, n) for n in range(4)]
     return lambda: sum(consumer.get_watermark_offsets(each, 30)[1] for each in partitions)
-
-
-def own_port(file: Path) -> None:
-    """Have a program listen where the system has room: usual ports may be another's by the time it starts."""
-    lines = file.read_text().splitlines()
-    listeners = f"listeners=http://127.0.0.1:{programs.free_port(0)}"
-    file.write_text("\n".join(listeners if line.startswith("listeners=") else line for line in lines) + "\n")
 
 
 def start_ours(exits: ExitStack, status: Status, folder: Path, form: str) -> Candidate:

@@ -123,6 +123,13 @@ def running(program: programs.Program, environment: dict[str, str]) -> Iterator[
         guard.wait()
 
 
+def own_port(file: Path) -> None:
+    """Have a program listen where the system has room: usual ports may be another's by the time it starts."""
+    lines = file.read_text().splitlines()
+    listeners = f"listeners=http://127.0.0.1:{programs.free_port(0)}"
+    file.write_text("\n".join(listeners if line.startswith("listeners=") else line for line in lines) + "\n")
+
+
 @contextmanager
 def running_agents(stack: Stack, status: Status, more: list[str]) -> Iterator[None]:
     """Run the agent of each node, with `more` in its file."""
@@ -130,6 +137,7 @@ def running_agents(stack: Stack, status: Status, more: list[str]) -> Iterator[No
         for node in status.nodes:
             folder = stack.directory / "bench" / node.name
             agent = programs.Program("agent", folder, programs.agent(status, folder, node).files)
+            own_port(agent.files[0])
             add(agent.files[0], more)
             running_all.enter_context(running(agent, {}))
         yield
@@ -141,7 +149,7 @@ def topics_exist(status: Status, *topics: str) -> None:
 
 
 def is_ready(connector: programs.Program) -> bool:
-    """Whether a worker has done a batch, and nothing is wrong. Raises StackError if it has ended."""
+    """Return whether a worker has done a batch, and nothing is wrong. Raises StackError if it has ended."""
     connector.check()
     address = connector.files[0].read_text().split("listeners=")[1].split()[0]
     try:

@@ -10,7 +10,7 @@ import contextlib
 import threading
 import time
 import uuid
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 
 import structlog
 
@@ -22,7 +22,7 @@ from helenus_agent.delivery.refused_topics import RefusedTopics
 from helenus_agent.node import saved_tables
 from helenus_agent.node.cassandra import Cassandra, Node
 from helenus_agent.node.drops import Drops
-from helenus_agent.node.logged_columns import read_logged_columns
+from helenus_agent.node.logged_columns import SCHEMA_COLUMNS, SCHEMA_TABLES, read_logged_columns, to_column
 from helenus_agent.node.offline import SavedNode
 from helenus_agent.node.tables import KnownTables, SchemaUpdate
 from helenus_agent.node.transactional import TransactionalTables
@@ -33,7 +33,8 @@ from helenus_agent.segments import gaps
 from helenus_agent.segments.headroom import Headroom
 from helenus_agent.segments.segment_queue import SegmentQueue
 from helenus_agent.state import StateDirectory
-from helenus_schemas.cql.table import Table
+from helenus_schemas.cql.table import Column, Table
+from helenus_schemas.cql.types import CqlType
 from helenus_schemas.errors import Action, HelenusError
 from helenus_schemas.service import descriptors
 
@@ -195,16 +196,32 @@ class FollowedTables:
         segment, position = log_position
         if position > self._written_positions.get(segment, 0) or not self._cassandra.is_as_learned():
             self.learn()
-        if self.tables.has_dropped:
-            self._widen_dropped(entry, version)
+        if self.tables.dropped_ids:
+            self._widen_dropped(log_position, entry, version)
 
-    def _widen_dropped(self, entry: bytes, version: int) -> None:
+    def _widen_dropped(self, log_position: LogPosition, entry: bytes, version: int) -> None:
         """Take over what a mutation of the schema says of tables that are dropped by now."""
-        logged = read_logged_columns(entry, version, self.tables.plans, self.tables.known)
-        widened = [table_id for table_id, columns in logged.items() if self.tables.widen(table_id, columns)]
-        for table_id in widened:
-            added = [column.name for column in logged[table_id]]
-            _log.info("table.widened", id=str(table_id), columns=added, reason="it was altered, and dropped since")
+        schema_tables = self.tables.schema_tables
+        if not {SCHEMA_TABLES, SCHEMA_COLUMNS} <= schema_tables.keys():
+            return
+        try:
+            logged = read_logged_columns(entry, version, self.tables.plans, schema_tables)
+        except ValueError as error:  # without it, entries that name such a column can't be read
+            segment, position = log_position
+            _log.warning("schema.not_read", segment=segment, position=position, error=str(error))
+            return
+        columns: dict[uuid.UUID, list[Column]] = {}
+        udts: dict[str, Mapping[str, CqlType]] = {}
+        for each in logged:
+            if each.table not in self.tables.dropped_ids:
+                continue
+            if each.keyspace not in udts:
+                udts[each.keyspace] = self._cassandra.udts(each.keyspace)
+            if (column := to_column(each, udts[each.keyspace])) is not None:
+                columns.setdefault(each.table, []).append(column)
+        widened = {table_id: names for table_id in columns if (names := self.tables.widen(table_id, columns[table_id]))}
+        for table_id, names in widened.items():
+            _log.info("table.widened", id=str(table_id), columns=names, reason="it was altered, and dropped since")
         if widened:
             self._save_tables()
 

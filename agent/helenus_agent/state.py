@@ -82,7 +82,7 @@ class StateDirectory:
 
     def save(self, positions: Positions) -> None:
         """Replace the file durably: after this returns, no crash brings the old one back."""
-        text = durable.checked(positions.as_json())
+        text = durable.with_checksum(positions.as_json())
         durable.write(self.directory / _FILE, text, "the positions", "state.after-write")
 
     def set_aside(self) -> Path:
@@ -153,7 +153,7 @@ def read(directory: Path) -> Positions | None:
     """Return what an agent, running or not, has saved there; None if nothing. Raises HelenusError(STATE)."""
     path = directory / _FILE
     try:
-        return Positions.from_json(durable.parse_checked(path.read_text("utf-8")))
+        return Positions.from_json(durable.parse_with_checksum(path.read_text("utf-8")))
     except FileNotFoundError:
         return None
     except OSError as error:

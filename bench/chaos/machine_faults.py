@@ -99,7 +99,7 @@ def flip_segment(cluster: StackCluster, target: str, chance: random.Random) -> I
     # A segment that Cassandra still needs is the same file as its own: it would not start again.
     if segments := sorted(path for path in folder.glob("CommitLog-*.log") if path.stat().st_nlink == 1):
         flipped = chance.choice(segments)
-        cluster.flipped_segments.add(flipped.name)
+        cluster.flipped_segments.add((target, flipped.name))
         _flip_bit(flipped, chance)
     cluster.service(target).start()
 

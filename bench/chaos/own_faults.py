@@ -125,9 +125,11 @@ def _damage_state(cluster: ChaosCluster, target: str, damage: Callable[[bytes], 
 
 
 def _mean_the_same(whole: bytes, damaged: bytes) -> bool:
-    """Return whether damage left the positions as they were: it was of the checksum's name, or of a blank."""
-    contents = [Positions.from_json(json.loads(text)) for text in (whole, damaged)]
-    return contents[0] == contents[1]
+    """Return whether damage left the positions as they were: it was of the checksum's name."""
+    try:
+        return Positions.from_json(json.loads(whole)) == Positions.from_json(json.loads(damaged))
+    except (ValueError, LookupError, TypeError, AttributeError):
+        return False
 
 
 @of_agent("torn-state", targets=[AGENT], recovery_s=10)

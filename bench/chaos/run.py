@@ -35,9 +35,9 @@ _SUPERVISION_S = 2.0
 _READY_S = 10.0
 """With faults in several lanes, all agents and workers are seldom ready at once."""
 _LATE_S = 5.0
+"""A fault that begins so long after the last statement would disturb little."""
 _AFTER_ALL_US = 600_000_000
 """After all write times, by more than clocks are stepped and statements are ahead."""
-"""A fault that begins so long after the last statement would disturb little."""
 
 
 @dataclass

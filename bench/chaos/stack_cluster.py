@@ -54,8 +54,8 @@ class StackCluster(ChaosCluster):
         self._has_disks, self._clocked = has_disks, clocked
         self._clock_environments: dict[str, Mapping[str, str]] = {}
         self._remote_session: Any = None
-        self.flipped_segments: set[str] = set()
-        """Names of segments that a fault has damaged: an agent is ready once they are out of its quarantine."""
+        self.flipped_segments: set[tuple[str, str]] = set()
+        """Agents and names of segments that a fault has damaged: an agent is ready once its quarantine has none."""
 
     def _open(self) -> None:
         # One after the other: few cores have enough to do with nodes that start.
@@ -131,10 +131,8 @@ class StackCluster(ChaosCluster):
             self.stack.up(*servers)
 
     def _are_services_ready(self) -> bool:
-        for service in self.services:
-            quarantine = self.state_directory(service.name) / "quarantine"
-            for name in self.flipped_segments:  # as docs/failures.md has it: report them, then remove them
-                (quarantine / name).unlink(missing_ok=True)
+        for agent, segment in self.flipped_segments:  # as docs/failures.md has it: report them, then remove them
+            (self.state_directory(agent) / "quarantine" / segment).unlink(missing_ok=True)
         return super()._are_services_ready()
 
     def wait_for_hints(self) -> None:

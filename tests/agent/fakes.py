@@ -18,6 +18,7 @@ from helenus_agent.segments.transfer import delete
 from helenus_agent.state import StateDirectory
 from helenus_connector.testing.log import MemoryLog
 from helenus_schemas.cql.table import Table
+from helenus_schemas.cql.types import CqlType
 from helenus_schemas.errors import HelenusError, Kind
 from helenus_sinks.log import Headers, TopicError
 
@@ -83,6 +84,7 @@ class FakeCassandra:
         self.host_id = HOST
         self.stamps: dict[uuid.UUID, Stamp] = {}
         self.transactional: dict[uuid.UUID, str] = {}
+        self.udts_by_keyspace: dict[str, dict[str, CqlType]] = {}
 
     def set(self, *tables: Table) -> None:
         self.tables = {t.id: t for t in tables}
@@ -106,6 +108,9 @@ class FakeCassandra:
 
     def is_as_learned(self) -> bool:
         return not self.is_changed
+
+    def udts(self, keyspace: str) -> dict[str, CqlType]:
+        return self.udts_by_keyspace.get(keyspace, {})
 
     def close(self) -> None: ...
 

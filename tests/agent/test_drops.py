@@ -9,21 +9,27 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import structlog
 from agent.fakes import write_of
 from agent.test_agent import TABLE, Bench
 from agent.test_notices import emitted, notices
 from agent.writer import Cell, Complex, Row, Update, mutation, table_of
 
 from helenus_agent import agent as module
+from helenus_agent import followed_tables
 from helenus_agent.node.tables import Stamp
 from helenus_agent.positions import Positions
 from helenus_schemas.cql.table import Column, Table
-from helenus_schemas.cql.types import parse
+from helenus_schemas.cql.types import CqlType, parse
+from helenus_schemas.cql.values import Malformed
 from helenus_schemas.errors import HelenusError
+from helenus_schemas.event.cells import decode_cells
 from helenus_schemas.event.change import Scope
+from helenus_schemas.event.wire import decode
 
 SCHEMA = table_of("tables", "pk int pk, v int", cdc=False, keyspace="system_schema")
 OTHER = table_of("other", "pk int pk, v int", keyspace="else")
+ADDRESS = CqlType("udt", (parse("int"),), label="addr", fields=("no",))
 AGAIN = replace(TABLE, id=uuid.uuid1())
 MADE = (AGAIN.id.time - 0x01B21DD213814000) // 10
 
@@ -200,6 +206,45 @@ def test_altered_and_dropped_while_no_agent_ran(bench: Bench, recreated: bool, k
     bench.run_agent()
     assert emitted(bench)[-1] == 4
     assert not bench.saved.gaps
+
+
+def test_a_type_of_now_and_one_that_a_column_has_again(bench: Bench) -> None:
+    """A UDT is its keyspace's and not frozen unless the column is; a column may come again with another type."""
+    bench.cassandra.set(TABLE, OTHER, TABLES, COLUMNS)
+    bench.cassandra.udts_by_keyspace = {"ks": {"addr": ADDRESS}}
+    bench.start(topic_partitions="1", cells_include_list=r"ks\.t")
+    bench.run_agent()
+    bench.cassandra.set(OTHER, TABLES, COLUMNS)
+    fields = Complex([Cell(b"1234", path=b"\0\0")])
+    whole = (4).to_bytes(4, "big") + b"1234"
+    for cql_type, cell in (("addr", fields), ("frozen<addr>", Cell(whole)), ("int", Cell(b"1234"))):
+        wider = replace(TABLE, columns=(*TABLE.columns, Column("a", parse(cql_type, {"addr": ADDRESS}))))
+        row = Row((), {"a": cell}, time=1_700_000_000_000_000)
+        bench.raw.write(10, altered(TABLE, "a", cql_type), mutation(Update(wider, b"\0\0\0\1", [row])))
+    bench.start(topic_partitions="1", cells_include_list=r"ks\.t")
+    bench.run_agent()
+    records = [(key, value) for to, _, key, value, _ in bench.log.acknowledged if to == "events-ks.t"]
+    changes = [decode(value or b"") for key, value in records if key is not None]
+    cells = [decode_cells(change.cells or b"", change.scope) for change in changes]
+    assert [str(c.columns["a"]) for c in cells] == ["addr", "frozen<addr>", "int"]
+    assert [c.cells[0].value for c in cells] == [b"1234", whole, b"1234"]
+    assert not bench.saved.gaps
+
+
+def test_a_mutation_of_the_schema_that_can_not_be_read(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> None:
+        raise Malformed("no row")
+
+    monkeypatch.setattr(followed_tables, "read_logged_columns", fail)
+    bench.cassandra.set(TABLE, OTHER, TABLES, COLUMNS)
+    bench.start(topic_partitions="1")
+    bench.run_agent()
+    bench.cassandra.set(OTHER, TABLES, COLUMNS)
+    bench.raw.write(10, altered(TABLE, "w", "int"), write_of(TABLE, 1))
+    with structlog.testing.capture_logs() as logs:
+        bench.run_agent()
+    assert emitted(bench) == [1, "TABLE"]
+    assert "schema.not_read" in [log["event"] for log in logs]
 
 
 @pytest.mark.parametrize("recreated", [True, False])

@@ -18,8 +18,8 @@ from cassandra.policies import WhiteListRoundRobinPolicy
 
 from helenus_agent.node.tables import Stamp
 from helenus_agent.node.truncations import Truncation, read_truncations
-from helenus_schemas.cql.table import Table, read_tables
-from helenus_schemas.cql.types import quote
+from helenus_schemas.cql.table import Table, read_tables, read_udts
+from helenus_schemas.cql.types import CqlType, quote
 from helenus_schemas.errors import HelenusError, Kind
 from helenus_schemas.service.cassandra import connect, fit_page_size, is_page_refused
 from helenus_schemas.settings.shared import CassandraSettings
@@ -194,6 +194,13 @@ class Cassandra:
         """Return whether the schema is what the last `schema()` gave, which this asks now. Raises as it does."""
         # A table's own row is there before the node has the new version.
         return bool(self._rows(_VERSION)[0] == self._version) and self._rows(_ALTERED) == self._altered
+
+    def udts(self, keyspace: str) -> Mapping[str, CqlType]:
+        """Return a keyspace's UDTs by name, as they are now."""
+        try:
+            return read_udts(self._session, keyspace)
+        except (DriverException, NoHostAvailable) as error:
+            raise self._unavailable_error(error) from None
 
     def close(self) -> None:
         """Disconnect."""

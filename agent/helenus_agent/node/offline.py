@@ -7,11 +7,14 @@ needs an ALTER that no agent saw goes to quarantine.
 from __future__ import annotations
 
 import uuid
+from collections.abc import Mapping
+from dataclasses import replace
 
 from helenus_agent.node import saved_tables
 from helenus_agent.node.cassandra import Node, Schema
 from helenus_agent.node.truncations import Truncation
 from helenus_agent.state import StateDirectory
+from helenus_schemas.cql.types import CqlType, walk
 from helenus_schemas.errors import HelenusError, Kind
 
 
@@ -48,6 +51,16 @@ class SavedNode:
     def is_as_learned(self) -> bool:
         """Return True: nothing changes any more."""
         return True
+
+    def udts(self, keyspace: str) -> Mapping[str, CqlType]:
+        """Return the UDTs that columns of a keyspace's tables have, by name."""
+        types = (
+            column.type
+            for table in self._schema.tables.values()
+            if table.keyspace == keyspace
+            for column in table.columns
+        )
+        return {udt.label: replace(udt, frozen=False) for udt in walk(types) if udt.name == "udt"}
 
     def close(self) -> None:
         """Do nothing: nothing is open."""

@@ -31,7 +31,7 @@ def load(directory: Path) -> tuple[list[Table], dict[uuid.UUID, Stamp]]:
     """Return what was saved, if anything: the tables, and when they were last altered. Raises HelenusError(STATE)."""
     path = directory / _FILE
     try:
-        saved = durable.parse_checked(path.read_text("utf-8"))
+        saved = durable.parse_with_checksum(path.read_text("utf-8"))
         if saved["format"] != _FORMAT:
             raise ValueError(f"format {saved['format']}, this agent knows {_FORMAT}")
         stamps = {
@@ -97,7 +97,7 @@ def save(
         "tables": [asdict(table) for table in tables],
         "stamps": {str(table): stamp for table, stamp in stamps.items()},
     }
-    write_text(directory, durable.checked(content))
+    write_text(directory, durable.with_checksum(content))
 
 
 def _table(saved: Any) -> Table:

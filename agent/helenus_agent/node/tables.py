@@ -205,32 +205,32 @@ class KnownTables:
             self.plans[unknown.table].give_up(unknown.column)
 
     @property
-    def known(self) -> Collection[Table]:
-        """Return all tables that there are, and those that were there."""
-        return self._tables.values()
+    def schema_tables(self) -> dict[str, Table]:
+        """Return the tables of the keyspace `system_schema`, by name."""
+        return {table.full_name: table for table in self._tables.values() if table.keyspace == "system_schema"}
 
     @property
-    def has_dropped(self) -> bool:
-        """Return whether the log may name a table that is dropped."""
-        return not self._dropped.isdisjoint(self._retiring)
+    def dropped_ids(self) -> set[uuid.UUID]:
+        """Return the ids of dropped tables that the log may still name."""
+        return self._dropped & self._retiring.keys()
 
-    def widen(self, table_id: uuid.UUID, columns: Iterable[Column]) -> bool:
-        """Give a dropped table the columns that it had got before, as the log says. Return whether one was new."""
-        table = self._tables.get(table_id)
-        if table is None or table_id not in self._dropped or table_id not in self._retiring:
-            return False
-        names = {column.name for column in table.columns} | table.dropped.keys()
-        added = tuple(column for column in columns if column.name not in names)
+    def widen(self, table_id: uuid.UUID, columns: Iterable[Column]) -> list[str]:
+        """Give a table of `dropped_ids` the columns that it had got before, as the log says. Return the names of those
+        that are new, or have another type from here on.
+        """
+        table, plan = self._tables[table_id], self.plans[table_id.bytes]
+        types = {column.name: column.type for column in (*table.dropped.values(), *table.values)}
+        added = {column.name: column for column in columns if types.get(column.name) != column.type}
         if not added:
-            return False
-        self._tables[table_id] = wider = replace(table, columns=table.columns + added)
-        plan = self.plans[table_id.bytes]
+            return []
+        kept = (column for column in table.columns if column.name not in added or column in table.primary_key)
+        self._tables[table_id] = wider = replace(table, columns=(*kept, *added.values()))
         if table_id in self._indexes:
             self.followed[self._indexes[table_id]] = wider
         self.plans[table_id.bytes] = (
             self._followed_plan(wider, plan.index) if plan.index >= 0 else plan_table(wider, reason=plan.reason)
         )
-        return True
+        return sorted(added)
 
     def without_successors(self, dropped: Collection[uuid.UUID]) -> list[Table]:
         """Return those of these tables whose names no followed table has."""

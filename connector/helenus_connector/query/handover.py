@@ -20,14 +20,15 @@ from functools import partial
 from typing import Any
 
 from pyspark import TaskContext
-from pyspark.serializers import CPickleSerializer
 
 from helenus_connector.query._callback_port import guard
 from helenus_connector.query.internals import own_classes
 from helenus_schemas.service import descriptors
 
-_NUMBER = "helenus.batch"
-"""The local property of a job that `MicroBatch.collect` runs, by which its tasks know the batch."""
+_BATCH_NUMBER_PROPERTY = "helenus.batch"
+"""The local property of a job that `MicroBatch.collect` runs, by which its tasks know the batch; also of
+`BatchHandover.java`.
+"""
 _RETRY_S = 1.0
 """After which a call of Java is tried again for which no file could be opened: others close theirs within seconds."""
 
@@ -53,9 +54,9 @@ class MicroBatch:
 
 
 def batch_number() -> int:
-    """Return the number of the batch whose `collect` a task is of. Raises RuntimeError in any other."""
+    """Return the number of the batch whose `collect` a task is of. Raises RuntimeError where there is no such batch."""
     context = TaskContext.get()
-    number = None if context is None else context.getLocalProperty(_NUMBER)
+    number = None if context is None else context.getLocalProperty(_BATCH_NUMBER_PROPERTY)
     if number is None:
         raise RuntimeError("this task is of no batch that is collected")
     return int(number)
@@ -93,12 +94,13 @@ def _start_publicly(writer: Any, process: Callable[[MicroBatch], None]) -> Any:
 
 
 def _collect_publicly(frame: Any, number: int) -> list[Any]:
-    frame.sparkSession.sparkContext.setLocalProperty(_NUMBER, str(number))
+    frame.sparkSession.sparkContext.setLocalProperty(_BATCH_NUMBER_PROPERTY, str(number))
     return [pickle.loads(row[0]) for row in frame.collect()]
 
 
 def _collect(java: Any) -> list[Any]:
-    return list(CPickleSerializer().load_stream(io.BytesIO(java.collect())))
+    rows = io.BytesIO(java.collect())
+    return [pickle.loads(rows.read(int.from_bytes(length, "big"))) for length in iter(lambda: rows.read(4), b"")]
 
 
 def _open_frame(context: Any, java: Any) -> Any:

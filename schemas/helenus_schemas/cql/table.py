@@ -214,6 +214,12 @@ def read_tables(session: Any, keyspace: str | None = None, table: str | None = N
     }
 
 
+def read_udts(session: Any, keyspace: str) -> Mapping[str, CqlType]:
+    """Return a keyspace's UDTs by name, unfrozen, through a driver session."""
+    query = "SELECT type_name, field_names, field_types FROM system_schema.types WHERE keyspace_name = %s"
+    return _Udts(session.execute(query, (keyspace,)))
+
+
 def _hides_columns(table: Any, columns: Iterable[Column]) -> bool:
     """Return whether rows have columns that CQL hides, by the flags of Cassandra 3.11 to 5.0: `compound` for tables
     that are not compact, `dense` for compact tables with clustering columns. Without either the columns are static

@@ -58,7 +58,7 @@ def load(path: Path, version: int) -> Any:
     return json.loads(text)
 
 
-def checked(content: Mapping[str, Any]) -> str:
+def with_checksum(content: Mapping[str, Any]) -> str:
     """Return a JSON object with the checksum of the others as its first field, `crc32`. Who does not know that reads
     the others as before.
     """
@@ -67,8 +67,8 @@ def checked(content: Mapping[str, Any]) -> str:
     return f'{{"crc32": {zlib.crc32(text.encode())}, {text[1:]}'
 
 
-def parse_checked(text: str) -> Any:
-    """Return the content of a text that `checked` returned, or of other JSON as it is. Raises ValueError."""
+def parse_with_checksum(text: str) -> Any:
+    """Return the content of a text that `with_checksum` returned, or of other JSON as it is. Raises ValueError."""
     content = json.loads(text)
     checksum = content.pop("crc32", None) if isinstance(content, dict) else None
     # A text that was damaged and means the same has the same checksum once it is written anew.
