@@ -2,6 +2,7 @@
 
 import errno
 import os
+import random
 import tempfile
 import uuid
 from pathlib import Path
@@ -192,6 +193,26 @@ def test_marks_of_a_failed_batch_are_forgotten(cache: ChangeCache) -> None:
     cache.begin()
     cache.save()
     assert cache.look(change) == CacheEntry()
+
+
+def test_a_cache_within_its_capacity_forgets_hardly_any_change(tmp_path: Path) -> None:
+    """Each that it forgets may be published twice, also exactly once."""
+    chance, forgotten, count = random.Random(1), 0, 0
+    for n in range(4):
+        cache, known = ChangeCache(tmp_path / f"{n}.cache", 1_000_000, 600.0), list[bytes]()
+        while len(known) < 20_000:
+            cache.begin()
+            new = [chance.randbytes(16) for _ in range(chance.choice([20, 300, 1500]))]
+            for change in new:
+                cache.report(change, cache.look(change), 1)
+            cache.mark(new, PUBLISHED)
+            cache.save()
+            known += new
+        cache.begin()
+        forgotten += sum(not cache.look(change).flags for change in known)
+        count += len(known)
+        cache.close()
+    assert forgotten <= 2, f"{forgotten} of {count}"
 
 
 def test_a_cache_grows_with_recent_changes_and_allocates_its_room_at_once(

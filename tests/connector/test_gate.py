@@ -189,6 +189,18 @@ def test_a_truncation_that_is_sent_again_is_a_copy(tmp_path: Path) -> None:
         assert running.batch(running.event(900, **more))[0] == 1
 
 
+def test_the_first_report_of_a_replica_and_the_same_sent_again_in_one_batch(tmp_path: Path) -> None:
+    """Of a change that is published and that no read has confirmed: an agent that had lost its positions reports its
+    log for the first time here, and once more, before the next batch. Neither is another write.
+    """
+    running = Running(tmp_path, nodes=2)
+    running.image = None  # nothing proves it
+    assert running.batch(running.event(100)) == (1, 1)
+    late, relogged = running.event(300, node=1), running.event(500, node=1)
+    assert running.batch(late, late, running.event(100), late) == (0, 0)
+    assert running.batch(late, relogged, relogged)[0] == 1, "it is, where the log has it once more"
+
+
 def test_an_event_sent_again_moves_no_position_back(tmp_path: Path) -> None:
     running = Running(tmp_path)
     other = running.codec.encode((bytes(3) + b"\1",))

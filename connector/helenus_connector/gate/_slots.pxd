@@ -24,6 +24,8 @@ cdef class Reporter:
 
     cpdef bint is_new(self, long long segment, long long position)
 
+    cpdef bint is_newest(self, long long segment, long long position)
+
     cpdef note(self, long long segment, long long position)
 
 cdef class Slots:

@@ -91,6 +91,12 @@ class Reporter:
             return False
         return segment > self.segment or (segment == self.segment and position > self.position)
 
+    def is_newest(self, segment: int, position: int) -> bool:
+        """Whether a place in the node's log is after all that it has reported, in this batch too."""
+        if segment < self.last_segment or (segment == self.last_segment and position <= self.last_position):
+            return False
+        return self.is_new(segment, position)
+
     def note(self, segment: int, position: int) -> None:
         """It reports this place; one before what it reported in this batch is read or sent again."""
         self.is_heard = True
@@ -127,7 +133,7 @@ class Slots:
         that is confirmed: this is a copy.
         """
         has_reported = entry.nodes & reporter.bit != 0
-        is_rewrite = has_reported and reporter.is_new(segment, position)
+        is_rewrite = has_reported and reporter.is_newest(segment, position)
         if is_rewrite or not has_reported:
             reporter.note(segment, position)  # what is sent again lies before
         if is_rewrite and entry.flags:

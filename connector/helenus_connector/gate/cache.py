@@ -4,7 +4,7 @@ One memory-mapped file per events partition, shared by the host's Python workers
 its own, and ends idle ones. A partition is in one task at a time, so there is no lock. The cache is bounded by entries
 and age. It saves work and is never needed for correctness: what it forgot is read and published once more.
 
-It begins small, and grows when a quarter of its slots is taken by changes that are not too old: with a thousand
+It begins small, and grows when an eighth of its slots is taken by changes that are not too old: with a thousand
 tables most partitions have few. Who has it mapped sees by its size that it grew. A process that is killed meanwhile
 leaves a cache that forgot some changes.
 
@@ -62,8 +62,10 @@ _HEAD = _FIRST_NODE + _NODES * _NODE.size
 _REPORT_TIME = struct.Struct(">24xI4x")
 _MIN_SETS = 128
 """Sets of a new cache: 32 kB."""
-_SLOTS_PER_CHANGE = 4
-"""Times as many slots as changes: sets of eight are then hardly ever full."""
+_SLOTS_PER_CHANGE = 8
+"""Times as many slots as changes: of a million changes one or two then find their set of eight full. With half as many
+slots it is eighty, and each of these may be published twice.
+"""
 
 
 class ChangeCache(Slots):
@@ -208,7 +210,7 @@ class ChangeCache(Slots):
         self.use(new_map)
 
     def _make_room(self, now: int) -> None:
-        """Grow, if the changes would fill more than a quarter of the slots."""
+        """Grow, if the changes would fill more than an eighth of the slots."""
         size = len(self._map) - _HEAD
         sets = size // SET_BYTES
         written = len(self._changed_entries) + len(self._deletions)
