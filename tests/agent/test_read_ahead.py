@@ -221,7 +221,7 @@ def test_a_change_of_the_schema_waits_for_its_marker(bench: Bench, monkeypatch: 
     agent = bench.start()
     bench.run_agent()
     learned: list[int] = []
-    monkeypatch.setattr(agent._followed, "learn_schema_at", lambda _: learned.append(1))
+    monkeypatch.setattr(agent._followed, "learn_schema_at", lambda *_: learned.append(1))
     real = module.decode
 
     def decode_schema(data: bytes, base: int, *more: object) -> object:

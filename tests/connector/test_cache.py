@@ -199,18 +199,18 @@ def test_a_cache_within_its_capacity_forgets_hardly_any_change(tmp_path: Path) -
     """Each that it forgets may be published twice, also exactly once."""
     chance, forgotten, count = random.Random(1), 0, 0
     for n in range(4):
-        cache, known = ChangeCache(tmp_path / f"{n}.cache", 1_000_000, 600.0), list[bytes]()
-        while len(known) < 20_000:
+        cache, all_changes = ChangeCache(tmp_path / f"{n}.cache", 1_000_000, 600.0), list[bytes]()
+        while len(all_changes) < 20_000:
             cache.begin()
             new = [chance.randbytes(16) for _ in range(chance.choice([20, 300, 1500]))]
             for change in new:
                 cache.report(change, cache.look(change), 1)
             cache.mark(new, PUBLISHED)
             cache.save()
-            known += new
+            all_changes += new
         cache.begin()
-        forgotten += sum(not cache.look(change).flags for change in known)
-        count += len(known)
+        forgotten += sum(not cache.look(change).flags for change in all_changes)
+        count += len(all_changes)
         cache.close()
     assert forgotten <= 2, f"{forgotten} of {count}"
 

@@ -223,8 +223,8 @@ class KnownTables:
         added = {column.name: column for column in columns if types.get(column.name) != column.type}
         if not added:
             return []
-        kept = (column for column in table.columns if column.name not in added or column in table.primary_key)
-        self._tables[table_id] = wider = replace(table, columns=(*kept, *added.values()))
+        others = (column for column in table.columns if column.name not in added or column in table.primary_key)
+        self._tables[table_id] = wider = replace(table, columns=(*others, *added.values()))
         if table_id in self._indexes:
             self.followed[self._indexes[table_id]] = wider
         self.plans[table_id.bytes] = (
