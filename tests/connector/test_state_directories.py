@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from connector.test_group import Topic, leader
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from helenus_connector.config.worker import WorkerSettings
@@ -109,6 +109,7 @@ def check_copy(copy: Path, checkpoint: str) -> int:
 
 
 @settings(max_examples=60, deadline=None)
+@example(74, [0, 1, 0, 3, 0, 0, 1], "")
 @given(st.integers(0, 400), st.lists(st.integers(0, 9), min_size=1, max_size=40), st.sampled_from(["", "query"]))
 def test_a_copy_of_a_state_that_is_written(
     tmp_path_factory: pytest.TempPathFactory, before: int, pauses: list[int], checkpoint: str

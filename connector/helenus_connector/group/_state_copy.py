@@ -63,9 +63,14 @@ def _copy(source: Path, target: Path, checkpoint: Path) -> bool:
         # Before the last batch is asked for: what they say of a later one is not so yet.
         for path in list_own_files(source, checkpoint):
             _link(source / path, target / path)
+        # Before the snapshots that share them: Spark removes a snapshot, and then what it alone needs.
+        shared = set(_shared_files(source, checkpoint))
+        for path in shared:
+            _link(source / path, target / path)
         committed = latest_committed(spark)
         for path in list_batch_files(source, checkpoint, committed):
-            _link(source / path, target / path)
+            if path not in shared:
+                _link(source / path, target / path)
     except FileNotFoundError:
         return False
     return not is_moving(spark, committed)
@@ -83,7 +88,7 @@ def list_batch_files(source: Path, checkpoint: Path, committed: int) -> Iterator
     for part in (_OFFSETS, _COMMITS, _STATE):
         yield from _wanted_files(source, checkpoint / part, lambda path: _is_wanted(path, checkpoint, committed))
     # A snapshot is there once all files are that it shares with others.
-    yield from _wanted_files(source, checkpoint / _STATE, lambda path: _SHARED_FILES in path.parts)
+    yield from _shared_files(source, checkpoint)
 
 
 def is_moving(spark: Path, committed: int) -> bool:
@@ -100,6 +105,11 @@ def name_schemas(spark: Path, final: Path) -> None:
             path.unlink()  # or the former leader's changes too, which is the same file
             path.write_text(_SCHEMA_PATH.sub(lambda match: f'"{match[1] or ""}{prefix}{match[2]}"', text))
             durable.sync(path)
+
+
+def _shared_files(source: Path, checkpoint: Path) -> Iterator[Path]:
+    """Yield the files that snapshots of the state share, as paths below `source`. Raises OSError."""
+    return _wanted_files(source, checkpoint / _STATE, lambda path: _SHARED_FILES in path.parts)
 
 
 def _wanted_files(source: Path, part: Path, is_wanted: Callable[[Path], bool]) -> Iterator[Path]:
