@@ -212,8 +212,9 @@ class FollowedTables:
             return
         columns: dict[uuid.UUID, list[Column]] = {}
         udts: dict[str, Mapping[str, CqlType]] = {}
+        dropped_ids = self.tables.dropped_ids
         for each in logged:
-            if each.table not in self.tables.dropped_ids:
+            if each.table not in dropped_ids:
                 continue
             if each.keyspace not in udts:
                 udts[each.keyspace] = self._cassandra.udts(each.keyspace)

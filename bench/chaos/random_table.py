@@ -259,7 +259,9 @@ class RandomTable:
         return Statement("", f"ALTER TABLE {self.full_name} ADD IF NOT EXISTS {' '.join(column)}")
 
     def _drop(self, *_: object) -> Statement:
-        """After all of the column's cells, whatever the clocks say: no node can read a row with a later one."""
+        """Of a time after all of the column's cells, whatever the clocks say: without, nodes were seen to fail each read of
+        some rows.
+        """
         column = self._droppable.pop(0)
         self.regulars.remove(column)
         return Statement(

@@ -63,8 +63,8 @@ _REPORT_TIME = struct.Struct(">24xI4x")
 _MIN_SETS = 128
 """Sets of a new cache: 32 kB."""
 _SLOTS_PER_CHANGE = 8
-"""Times as many slots as changes: of a million changes one or two then find their set of eight full. With half as many
-slots it is eighty, and each of these may be published twice.
+"""Times as many slots as changes: then one of a million changes, as reckoned, finds its set of eight full. With half as
+many slots it was eighty, as measured, and each of these may be published twice.
 """
 
 

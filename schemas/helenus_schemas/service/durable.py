@@ -59,8 +59,8 @@ def load(path: Path, version: int) -> Any:
 
 
 def with_checksum(content: Mapping[str, Any]) -> str:
-    """Return a JSON object with the checksum of the others as its first field, `crc32`. Who does not know that reads
-    the others as before.
+    """Return a JSON object with the checksum of its other fields as the first one, `crc32`: for a file that earlier
+    versions go on reading, to which `sealed` would be none.
     """
     text = json.dumps(content, default=str)
     assert content, "an object without fields has nothing to check"

@@ -353,7 +353,7 @@ class RowsQuery(QueryRunner):
         current_table = CurrentTable(task.settings)
         operator = RowsOperator(current_table, current_table.is_cassandra_3)
         merged = source.load().groupBy("place").transformWithStateInPandas(operator, OUTPUT, "Append", "None")
-        # A part of the query's own plan: to plan it anew for each batch took a fifth of a small one's time.
+        # A part of the query's own plan: to plan it anew for each batch took a tenth of a small one's time.
         published = merged.mapInArrow(publish(plan, task.settings, marks), DONE)
         process = partial(self._process, plan, task, marks)
         return self.start_stream(spark, f"helenus-{self._group}", published, self._worker.batch_interval_ms, process)
