@@ -259,8 +259,8 @@ class RandomTable:
         return Statement("", f"ALTER TABLE {self.full_name} ADD IF NOT EXISTS {' '.join(column)}")
 
     def _drop(self, *_: object) -> Statement:
-        """Of a time after all of the column's cells, whatever the clocks say: without that, nodes were seen to fail each
-        read of some rows.
+        """Of a time after all of the column's cells, whatever the clocks say: without that, nodes were seen to fail
+        each read of some rows.
         """
         column = self._droppable.pop(0)
         self.regulars.remove(column)
