@@ -189,7 +189,7 @@ class Agent:
         if self._followed.must_ask_node:
             with contextlib.suppress(HelenusError):  # the node is away: reported where it is needed
                 self._followed.ask_node()
-        if self._followed.must_learn:
+        if self._followed.must_learn():
             self._followed.learn()
         if not self._outbox.is_open or (self._followed.refused.summary and self._followed.refused.is_due):
             self._followed.open()
@@ -265,11 +265,11 @@ class Agent:
         """
         self._outbox.send_lingering()
         while True:
-            reads_ahead, may_be_long = self._queue.mode == "eager", not self._outbox.waiting
-            time.sleep(self._pauses.pause_s(time.monotonic(), reads_ahead, may_be_long))  # less CPU than stop.wait
-            if stop.is_set() or self._must_list() or self._must_commit() or self._followed.must_learn:
-                return
-            if self._queue.has_news():
+            now, reads_ahead, may_be_long = time.monotonic(), self._queue.mode == "eager", not self._outbox.waiting
+            time.sleep(self._pauses.pause_s(now, reads_ahead, may_be_long))  # less CPU than stop.wait
+            is_quiet = reads_ahead and self._pauses.is_quiet(now)
+            must_act = stop.is_set() or self._must_list() or self._must_commit() or self._followed.must_learn(is_quiet)
+            if must_act or self._queue.has_news():
                 return
 
     def _must_list(self) -> bool:

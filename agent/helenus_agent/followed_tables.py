@@ -103,10 +103,11 @@ class FollowedTables:
         """Return whether it is time to ask the node for its settings again."""
         return time.monotonic() - self._asked_at > _ASK_S
 
-    @property
-    def must_learn(self) -> bool:
-        """Return whether the schema has to be learned: it never was, that failed, or the node has changed it."""
-        self._is_outdated = self._is_outdated or self._cassandra.changed()  # which says it once
+    def must_learn(self, is_quiet: bool = False) -> bool:
+        """Return whether the schema has to be learned: it never was, that failed, or the node has changed it. While it
+        `is_quiet`, the node is asked rarely: a change of the schema is read from the log as well.
+        """
+        self._is_outdated = self._is_outdated or self._cassandra.changed(is_quiet)  # which says it once
         return self._is_outdated
 
     def ask_node(self) -> Node:
@@ -185,7 +186,7 @@ class FollowedTables:
         while (remaining_s := deadline - time.monotonic()) > 0 and not stop.wait(min(remaining_s, _LEARN_S)):
             # What fails, the next attempt meets, too.
             with contextlib.suppress(HelenusError), descriptors.exhaustion_tolerated():
-                if self.must_learn:
+                if self.must_learn():
                     self.learn()
 
     def learn_schema_at(self, log_position: LogPosition, entry: bytes, version: int) -> None:

@@ -103,7 +103,7 @@ class FakeCassandra:
     def node(self) -> Node:
         return Node(uuid.UUID(self.host_id), "5.0", self.settings, cluster="c")
 
-    def changed(self) -> bool:
+    def changed(self, rarely: bool = False) -> bool:
         return self.is_changed
 
     def is_as_learned(self) -> bool:

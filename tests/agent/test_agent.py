@@ -558,11 +558,21 @@ def test_the_agent_polls_less_often_while_nothing_is_written(bench: Bench, monke
     assert slept == [0.02, 0.08]
     agent._listed_at = time.monotonic()
     queries_before = bench.cassandra.asked
-    monkeypatch.setattr(bench.cassandra, "changed", iter([False, False, True, False, False]).__next__)
+    asked_rarely: list[bool] = []
+
+    def changed(rarely: bool = False) -> bool:
+        asked_rarely.append(rarely)
+        return len(asked_rarely) in (3, 5)
+
+    monkeypatch.setattr(bench.cassandra, "changed", changed)
     agent._sleep_while_idle(threading.Event())  # until the node says, once, that its schema has changed
     assert slept == [0.02, 0.08, 0.08, 0.08, 0.08]
+    assert asked_rarely == [False] * 3  # without reading ahead the log shows a change late
     agent.step()
     assert bench.cassandra.asked == queries_before + 1
+    agent._queue.mode, agent._listed_at = "eager", time.monotonic()
+    agent._sleep_while_idle(threading.Event())
+    assert asked_rarely[3:] == [True] * 2
 
 
 def test_events_linger_only_while_there_is_more_to_read(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -25,7 +25,7 @@ from helenus_schemas.service.cassandra import connect, fit_page_size, is_page_re
 from helenus_schemas.settings.shared import CassandraSettings
 
 _log = structlog.get_logger(__name__)
-_POLL = 1.0
+_POLL_S, _RARE_POLL_S = 1.0, 5.0  # s between two questions whether the schema has changed
 _TRIES = 5
 _NODE = (
     "SELECT host_id, cluster_name, release_version, data_center, listen_address, broadcast_address, rpc_address "
@@ -118,7 +118,7 @@ class Cassandra:
         self._version: Any = None
         self._altered: list[Any] = []
         self._question: Any = None
-        self._next_question_at = 0.0
+        self._asked_at = 0.0
 
     def node(self) -> Node:
         """Return its identity and CDC settings: none before 4.0, which has no such table, or if they may not be
@@ -178,15 +178,17 @@ class Cassandra:
             transactional,
         )
 
-    def changed(self) -> bool:
-        """True if something is not as it was at the last `schema()`. Asks once a second, and never waits."""
+    def changed(self, rarely: bool = False) -> bool:
+        """True if something is not as it was at the last `schema()`. Asks once a second, or `rarely` every five, and
+        never waits.
+        """
         now = time.monotonic()
         if self._question is not None and self._question.is_done:
             answer = self._question.answer
             self._question = None
             return answer is not None and answer != self._version
-        if self._question is None and now >= self._next_question_at:
-            self._next_question_at = now + _POLL
+        if self._question is None and now - self._asked_at >= (_RARE_POLL_S if rarely else _POLL_S):
+            self._asked_at = now
             self._question = _Question(self._session)
         return False
 

@@ -44,7 +44,7 @@ class SavedNode:
         """Return the schema as it was saved last."""
         return self._schema
 
-    def changed(self) -> bool:
+    def changed(self, rarely: bool = False) -> bool:  # noqa: ARG002
         """Return False: nothing changes any more."""
         return False
 
