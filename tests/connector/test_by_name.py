@@ -77,7 +77,7 @@ def test_requested_rows_are_flushed_before_the_batch_ends(tmp_path: Path, monkey
     monkeypatch.setattr(worker_process, "events_log", lambda _: events)
     assert worker_process.events_log_for(worker) is events  # type: ignore[comparison-overlap]
     monkeypatch.setattr(_publish_task, "stage_of", lambda *_: Stage())
-    monkeypatch.setattr(_publish_task, "CurrentTable", lambda _: lambda: None)
+    monkeypatch.setattr(_publish_task.CurrentTable, "__call__", lambda _: None)
     monkeypatch.setattr(worker_process, "end_with_parent", lambda: None)
     function = pickle.loads(cloudpickle.dumps(_publish_task.publish(plan, settings)))
     row = pa.RecordBatch.from_pylist([{"notes": None, "merged": None, "ended": None}])

@@ -30,6 +30,7 @@ from helenus_connector.query.event_packs import PartitionNote, unpack_events
 from helenus_connector.state.rows._change_pack import pack_changes, unpack_changes
 from helenus_connector.state.rows._operator import MergeRules, PlaceResult, RowsOperator, in_turn
 from helenus_connector.state.rows.query import RowsQuery
+from helenus_schemas.cql.table import Table
 from helenus_schemas.errors import HelenusError, Kind, error_in
 from helenus_schemas.event.change import Bound, Origin, Scope
 from helenus_schemas.event.wire import request
@@ -64,7 +65,7 @@ class Handle:
     def __init__(self, state: MapState) -> None:
         self._state = state
 
-    def getMapState(self, *_: str) -> MapState:  # noqa: N802
+    def getMapState(self, *_: object) -> MapState:  # noqa: N802
         return self._state
 
 
@@ -146,6 +147,21 @@ def test_events_of_a_place_come_in_their_order_and_are_merged(monkeypatch: pytes
     changes, ended = merged([backwards.iloc[:2], backwards.iloc[2:]], state)
     assert [(m.op, m.after and m.after["v"]) for m in changes] == [("c", i(c)) for c in range(5)]
     assert (ended.partition, ended.read, ended.row_count, ended.next_due) == (0, 5, 5, None)
+
+
+def test_a_task_reads_the_definition_once_and_asks_for_it_ahead(monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = read(monkeypatch, {0: events(insert(1, 1, v=1)), 1: events(insert(9, 1, v=9))}, places=(40, 50))
+    calls: list[str] = []
+
+    def table() -> Table:
+        calls.append("table")
+        return TABLE
+
+    operator = RowsOperator(table, lambda: False, lambda: calls.append("request"))
+    operator.init(Handle(MapState()))  # type: ignore[arg-type]
+    for place in (40, 50):
+        list(operator.handleInputRows((place,), iter([rows[rows["place"] == place]]), None))  # type: ignore[arg-type]
+    assert calls == ["request", "table"]
 
 
 @pytest.mark.parametrize(("is_cassandra_3", "winner"), [(True, 1), (False, -1)])

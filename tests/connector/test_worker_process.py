@@ -197,3 +197,29 @@ def test_a_session_that_reads_no_schema_any_more_is_made_again(
         connected.append(process.connected)
     assert connected == [1, 1, 1, 1, 1, 1, 2]
     assert process.closed == ["session 1"]
+
+
+def test_a_definition_is_asked_for_ahead(process: Process, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By a process that has a session, once for the next read alone."""
+    asked: list[object] = []
+    read_with: list[tuple[object, object]] = []
+
+    def read_definition(_: object, __: object, known_version: object, request: object) -> tuple[int, str]:
+        read_with.append((known_version, request))
+        return 1, "the table"
+
+    def request_version(session: object) -> int:
+        asked.append(session)
+        return len(asked)
+
+    monkeypatch.setattr(_publish_task, "read_definition", read_definition)
+    monkeypatch.setattr(_publish_task, "request_version", request_version)
+    table = _publish_task.CurrentTable(settings())
+    table.request()
+    assert (asked, process.connected) == ([], 0)  # a process that may have nothing to do does not connect
+    table()
+    table.request()
+    table()
+    table(True)
+    assert read_with == [(None, None), (1, 1), (None, None)]
+    assert len(asked) == process.connected == 1

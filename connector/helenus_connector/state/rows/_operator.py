@@ -85,16 +85,24 @@ class MergeRules:
 
 class RowsOperator(StatefulProcessor):
     """Takes rows of the source's `PLACED`, grouped by place. `table` gives the current table, given True as all nodes
-    have it; what `is_cassandra_3` gives is as of `TopicPartitionMerger`. Raises HelenusError for what must not be
-    skipped: then the batch fails, and is repeated as a whole.
+    have it, and `request_table` asks for it ahead; what `is_cassandra_3` gives is as of `TopicPartitionMerger`. Raises
+    HelenusError for what must not be skipped: then the batch fails, and is repeated as a whole.
     """
 
-    def __init__(self, table: Callable[..., Table], is_cassandra_3: Callable[[], bool]) -> None:
-        self._table, self._is_cassandra_3 = table, is_cassandra_3
+    def __init__(
+        self,
+        table: Callable[..., Table],
+        is_cassandra_3: Callable[[], bool],
+        request_table: Callable[[], None] | None = None,
+    ) -> None:
+        self._table, self._is_cassandra_3, self._request_table = table, is_cassandra_3, request_table
+        self._definition: Table | None = None
         self._store: Any = None
 
     def init(self, handle: StatefulProcessorHandle) -> None:
         worker_process.end_with_parent()
+        if self._request_table is not None:
+            self._request_table()
         self._store = SparkStore.open(handle)
 
     def handleInputRows(self, key: Any, rows: Iterator[Any], timerValues: TimerValues) -> Iterator[Any]:  # noqa: ARG002, N802, N803
@@ -104,8 +112,9 @@ class RowsOperator(StatefulProcessor):
         ordered_rows = in_turn(rows)
         notes = _notes(next(ordered_rows)[0])
         yield _frame(notes=pickle.dumps(notes))
-        (first_note, *_), table = notes, self._table()
-        store = Pages(self._store)
+        # Once for all places of a task: the batch's events were read before the task began.
+        table = self._definition = self._definition or self._table()
+        (first_note, *_), store = notes, Pages(self._store)
         table_fields = table, KeyCodec(table), store, first_note.partition, table.gc_grace_s
         rules = MergeRules.from_json(first_note.rules)
         merger = TopicPartitionMerger(

@@ -6,10 +6,11 @@ import pickle
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
+from typing import Any
 
 import pyarrow as pa
 
-from helenus_connector.cassandra_rows.table_definition import read_definition
+from helenus_connector.cassandra_rows.table_definition import read_definition, request_version
 from helenus_connector.config.connector import ConnectorSettings
 from helenus_connector.control.fences import enter
 from helenus_connector.control.plan import QueryPlan
@@ -49,13 +50,24 @@ class CurrentTable:
 
     def __init__(self, settings: ConnectorSettings) -> None:
         self._settings = settings
+        self._request: Any = None
+
+    def request(self) -> None:
+        """Ask ahead for what the next call is to return, and do not wait, where this process has read it before."""
+        if worker_process.find(self._name) is not None:
+            self._request = request_version(worker_process.session_for(self._settings))
+
+    @property
+    def _name(self) -> worker_process.Name:
+        return "definition", self._settings.events
 
     def __call__(self, of_all: bool = False) -> Table:
         settings = self._settings
-        last = worker_process.reuse(("definition", settings.events), settings, _LastDefinition, settings)
+        request, self._request = self._request, None
+        last = worker_process.reuse(self._name, settings, _LastDefinition, settings)
         session = worker_process.session_for(settings)
         with worker_process.noted_read(settings):
-            definition = read_definition(session, settings, None if of_all else last.schema_version)
+            definition = read_definition(session, settings, None if of_all else last.schema_version, request)
         if definition is not None:
             last.schema_version, last.table = definition
         assert last.table is not None
@@ -90,6 +102,8 @@ def _publish(
     marked = None if marks is None else marks.batch(batch_number())
     logs.follow(plan.logging)
     result: PublishResult | None = None
+    current_table = CurrentTable(settings)
+    current_table.request()
     worker_process.refuse_repetition(plan)
     with enter(plan.checkpoint, plan.start):
         stage: MergedStage | None = None
@@ -101,7 +115,7 @@ def _publish(
                 for row in batch.to_pylist():
                     if stage is None:
                         stage = stage_of(plan, settings, marked is not None)
-                        stage.begin(CurrentTable(settings)())
+                        stage.begin(current_table())
                     notes: list[PartitionNote] = pickle.loads(row["notes"]) if row["notes"] is not None else []
                     lost += sum(note.lost for note in notes)
                     ends |= {(note.topic, note.partition): note.planned_end for note in notes}

@@ -351,7 +351,7 @@ class RowsQuery(QueryRunner):
         session.dataSource.register(EventsSource)
         source = session.readStream.format("helenus-events").option("plan", str(plan.file)).option("placed", "true")
         current_table = CurrentTable(task.settings)
-        operator = RowsOperator(current_table, current_table.is_cassandra_3)
+        operator = RowsOperator(current_table, current_table.is_cassandra_3, current_table.request)
         merged = source.load().groupBy("place").transformWithStateInPandas(operator, OUTPUT, "Append", "None")
         # A part of the query's own plan: to plan it anew for each batch took a tenth of a small one's time.
         published = merged.mapInArrow(publish(plan, task.settings, marks), DONE)

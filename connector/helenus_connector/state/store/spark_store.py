@@ -11,6 +11,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pickle import loads
 from typing import Any
 
+from pyspark.sql.types import BinaryType, StructField, StructType
+
 from helenus_connector.query.internals import is_known_version
 
 STATE = "rows"
@@ -34,7 +36,9 @@ class SparkStore:
     @classmethod
     def open(cls, handle: Any) -> SparkStore:
         """Open the store of a `StatefulProcessorHandle`."""
-        return cls(handle.getMapState(STATE, "key binary", "value binary"))
+        # As types: each text of a type Java is asked to parse, in every task, four times in all.
+        key_type, value_type = (StructType([StructField(name, BinaryType())]) for name in ("key", "value"))
+        return cls(handle.getMapState(STATE, key_type, value_type))
 
     def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
         """Return the values of these keys, as `Store` does."""
