@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import math
 import secrets
 import time
 from collections.abc import Iterable, Mapping
@@ -30,7 +31,7 @@ from helenus_connector.query.query_runner import QueryRunner
 from helenus_connector.query.spark_session import settled_task_slots, task_slots
 from helenus_connector.state.keys._operator import OUTPUT, KeysOperator, unpack_counts
 from helenus_connector.state.keys._plan import FollowedTopic, KeysPlan, query_group, state_directory
-from helenus_connector.state.keys._read_request import DONE, request_reads
+from helenus_connector.state.keys._read_request import DONE, PlaceCounts, request_reads
 from helenus_connector.state.keys._source import RecordsSource
 from helenus_connector.state.store.rocksdb import measure_state, new_session
 from helenus_schemas.errors import Action, HelenusError, Kind
@@ -159,20 +160,19 @@ class KeysQuery(QueryRunner):
         session.dataSource.register(RecordsSource)
         records = session.readStream.format("helenus-records").option("plan", str(plan.file)).load()
         index = records.groupBy("place").transformWithStateInPandas(KeysOperator(plan), OUTPUT, "Append", "None")
-        process = partial(self._process, plan, marks)
-        return self.start_stream(spark, f"helenus-state-{self.name}", index, _INTERVAL_MS, process)
+        # A part of the query's own plan: it would be planned anew for each batch.
+        requested = index.mapInArrow(request_reads(plan, marks), DONE)
+        process = partial(self._process, plan)
+        return self.start_stream(spark, f"helenus-state-{self.name}", requested, _INTERVAL_MS, process)
 
-    def _process(self, plan: KeysPlan, marks: BatchMarks | None, batch: MicroBatch) -> None:
+    def _process(self, plan: KeysPlan, batch: MicroBatch) -> None:
         reach("state.before-job")
         started_at = time.monotonic()
-        marked = None
-        if marks is not None and plan.owner is not None:
-            marked = marks.batch(batch.number)
+        if plan.owner is not None:
             topics = [topic for topic, followed in plan.tables.items() if not followed.markers]
             self._claim(topics, plan.owner.producers // 2)  # again, once in a while
         self._home.save()
-        rows = batch.frame.mapInArrow(request_reads(plan, marked), DONE).collect()
-        self._apply_results(plan, rows)
+        self._apply_results(plan, batch.collect())
         size, seconds = measure_state(self._query), time.monotonic() - started_at
         for labels in self._key_counts:
             metrics.STATE_BYTES.labels(*labels).set(size / len(self._key_counts))
@@ -198,19 +198,18 @@ class KeysQuery(QueryRunner):
                 session.cluster.shutdown()
         return KeysPlan(self._worker, self.name, str(self._directory), {**marker_topics, **data_topics})
 
-    def _apply_results(self, plan: KeysPlan, rows: list[Any]) -> None:
+    def _apply_results(self, plan: KeysPlan, results: list[PlaceCounts]) -> None:
         """Report to the planner when topic partitions are due, and set the metrics."""
-        for row in rows:
-            next_due = row["due"]
-            if next_due is None or next_due != next_due:
-                self._due_times.pop(row["place"], None)
+        for place, next_due, count_bytes in results:
+            if next_due is None or math.isnan(next_due):
+                self._due_times.pop(place, None)
             else:
-                self._due_times[row["place"]] = next_due
-            settings = plan.tables[row["place"].rpartition("/")[0]].settings
+                self._due_times[place] = next_due
+            settings = plan.tables[place.rpartition("/")[0]].settings
             labels = settings.name, settings.keyspace, settings.table
-            counts = unpack_counts(bytes(row["counts"]))
+            counts = unpack_counts(count_bytes)
             table_counts = self._key_counts.setdefault(labels, {})
-            table_counts[row["place"]] = counts["live"], counts["waiting"]
+            table_counts[place] = counts["live"], counts["waiting"]
             metrics.LIVE_KEYS.labels(*labels).set(sum(live for live, _ in table_counts.values()))
             metrics.STATE_WAITING.labels(*labels).set(sum(waiting for _, waiting in table_counts.values()))
             for reason in ("expired", "deleted", "repeated"):

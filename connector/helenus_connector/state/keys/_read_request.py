@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
+from typing import NamedTuple
 
 import pyarrow as pa
 
-from helenus_connector.journal.batch_marks import MarkedBatch, PartTransaction, Place
+from helenus_connector.journal.batch_marks import BatchMarks, MarkedBatch, PartTransaction, Place
 from helenus_connector.log.choice import event_schemas
 from helenus_connector.query import worker_process
 from helenus_connector.query.garbage import freeze
+from helenus_connector.query.handover import batch_number
 from helenus_connector.query.worker_process import OwnedProducers
 from helenus_connector.state.keys._operator import requested_keys
 from helenus_connector.state.keys._plan import KeysPlan
@@ -22,31 +25,40 @@ from helenus_sinks.kafka.owned_log import OwnedKafkaLog
 from helenus_sinks.kafka.owners import Made
 from helenus_sinks.log import Log
 
-DONE = "place string, due double, counts binary"
+DONE = "done binary"
 _FLUSH_TIMEOUT_S = 60.0
 
 
+class PlaceCounts(NamedTuple):
+    """What a batch leaves of a place: when something is due next, s since the epoch, and the packed `IndexCounts`."""
+
+    place: str
+    due: float | None
+    counts: bytes
+
+
 def request_reads(
-    plan: KeysPlan, marked: MarkedBatch | None = None
+    plan: KeysPlan, marks: BatchMarks | None = None
 ) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """Return the function for `mapInArrow`: from rows of `_operator.OUTPUT` to those of `DONE`. Some events may be
-    appended twice; not those of a `marked` batch.
+    """Return the function for `mapInArrow`, for all batches of a plan: from rows of `_operator.OUTPUT` to those of
+    `DONE`, each a pickled `PlaceCounts`. Some events may be appended twice; with `marks` none is.
     """
     values = {
         is_static: request(scope, Origin.STATE) for is_static, scope in ((False, Scope.ROW), (True, Scope.STATIC))
     }
 
-    return partial(_request_reads, plan, values, marked)
+    return partial(_request_reads, plan, values, marks)
 
 
 def _request_reads(
-    plan: KeysPlan, values: Mapping[bool, bytes], marked: MarkedBatch | None, batches: Iterator[pa.RecordBatch]
+    plan: KeysPlan, values: Mapping[bool, bytes], marks: BatchMarks | None, batches: Iterator[pa.RecordBatch]
 ) -> Iterator[pa.RecordBatch]:
     worker_process.end_with_parent()
+    marked = None if marks is None else marks.batch(batch_number())
     if marked is not None:
         worker_process.refuse_second_attempt(plan.group)
     log: Log | None = None
-    results = []
+    results: list[PlaceCounts] = []
     ends: dict[Place, int] = {}
     try:
         for batch in batches:
@@ -62,7 +74,7 @@ def _request_reads(
                     events = _events_topic(plan, log, topic)
                     for name, is_static in keys:
                         log.append(events, int(partition), name, values[is_static])
-                results.append(row)
+                results.append(PlaceCounts(row["place"], row["due"], row["counts"]))
         if log is None and ends:
             log = _log(plan, next(iter(ends))[0])  # for the marks alone
         if log is not None:
@@ -71,9 +83,7 @@ def _request_reads(
         if log is not None:
             log.close()
         raise
-    columns = [("place", pa.string()), ("due", pa.float64()), ("counts", pa.binary())]
-    arrays = [pa.array([row[name] for row in results], t) for name, t in columns]
-    yield pa.RecordBatch.from_arrays(arrays, names=[name for name, _ in columns])
+    yield pa.RecordBatch.from_arrays([pa.array(map(pickle.dumps, results), pa.binary())], names=["done"])
     freeze("state")
 
 
