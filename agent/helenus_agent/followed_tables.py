@@ -197,11 +197,13 @@ class FollowedTables:
         segment, position = log_position
         if position > self._written_positions.get(segment, 0) or not self._cassandra.is_as_learned():
             self.learn()
-        if self.tables.dropped_ids:
-            self._widen_dropped(log_position, entry, version)
+        if self.tables.dropped_ids or isinstance(self._cassandra, SavedNode):
+            self._widen_tables(log_position, entry, version)
 
-    def _widen_dropped(self, log_position: LogPosition, entry: bytes, version: int) -> None:
-        """Take over what a mutation of the schema says of tables that are dropped by now."""
+    def _widen_tables(self, log_position: LogPosition, entry: bytes, version: int) -> None:
+        """Take over what a mutation of the schema says of tables that no node describes: of dropped ones, and of all
+        tables of a dead node.
+        """
         schema_tables = self.tables.schema_tables
         if not {SCHEMA_TABLES, SCHEMA_COLUMNS} <= schema_tables.keys():
             return
@@ -212,20 +214,32 @@ class FollowedTables:
             _log.warning("schema.not_read", segment=segment, position=position, error=str(error))
             return
         columns: dict[uuid.UUID, list[Column]] = {}
+        altered_at = max((each.time for each in logged), default=0)
         udts: dict[str, Mapping[str, CqlType]] = {}
-        dropped_ids = self.tables.dropped_ids
+        is_offline, dropped_ids = isinstance(self._cassandra, SavedNode), self.tables.dropped_ids
         for each in logged:
-            if each.table not in dropped_ids:
+            if each.table not in dropped_ids and not is_offline:
                 continue
             if each.keyspace not in udts:
                 udts[each.keyspace] = self._cassandra.udts(each.keyspace)
             if (column := to_column(each, udts[each.keyspace])) is not None:
                 columns.setdefault(each.table, []).append(column)
-        widened = {table_id: names for table_id in columns if (names := self.tables.widen(table_id, columns[table_id]))}
+        widened = {
+            table_id: names for table_id in columns if (names := self._widen(table_id, columns[table_id], altered_at))
+        }
         for table_id, names in widened.items():
-            _log.info("table.widened", id=str(table_id), columns=names, reason="it was altered, and dropped since")
-        if widened:
+            reason = "it was dropped since" if table_id in dropped_ids else "the node is dead"
+            _log.info("table.widened", id=str(table_id), columns=names, reason=f"it was altered, and {reason}")
+        if widened and is_offline:
+            self.learn()
+        elif widened:
             self._save_tables()
+
+    def _widen(self, table_id: uuid.UUID, columns: Iterable[Column], altered_at: int) -> list[str]:
+        """Give a table the columns that the log says it got. Return the names of those that are new or changed."""
+        if table_id in self.tables.dropped_ids:
+            return self.tables.widen(table_id, columns)
+        return self._cassandra.widen(table_id, columns, altered_at) if isinstance(self._cassandra, SavedNode) else []
 
     def learn_unknown(self, unknown: UnknownSchema, log_position: LogPosition) -> None:
         """Learn the schema: the decoder met something that it does not know."""

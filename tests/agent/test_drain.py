@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from agent.fakes import agent_on, write_of
 from agent.test_agent import TABLE, Bench
-from agent.test_drops import OTHER, SCHEMA, drop
+from agent.test_drops import COLUMNS, OTHER, SCHEMA, TABLES, altered, drop, write_of_both
 from agent.test_notices import emitted
 
 from helenus_agent import agent as module
@@ -122,6 +122,24 @@ def test_a_drop_that_was_not_emitted_yet(bench: Bench) -> None:
     assert saved.dropped == {str(TABLE.id): 0}
     assert drain(offline(bench)) is None
     assert emitted(bench) == [1, 2, "TABLE"], "it is emitted once"
+
+
+def test_a_table_of_a_dead_node_was_altered_unseen(bench: Bench) -> None:
+    """The log says which columns it got. What needs more stays in quarantine."""
+    bench.cassandra.set(TABLE, OTHER, TABLES, COLUMNS)
+    start_and_run(bench)
+    bench.raw.write(10, altered(TABLE, "w", "int"), altered(OTHER, "w", "int"), altered(TABLE, "x", "map<text, int>"))
+    bench.raw.write(10, write_of_both(2))
+    assert drain(offline(bench)) is None
+    assert emitted(bench) == [1, 2]
+    # What it got is saved: a later run need not read of it again.
+    bench.raw.write(10, write_of_both(3))
+    assert drain(offline(bench)) is None
+    assert emitted(bench) == [1, 2, 3]
+    bench.raw.write(10, altered(TABLE, "y", "frozen<made_since>"), write_of_both(4))
+    assert drain(offline(bench)) is None
+    assert emitted(bench) == [1, 2, 3, 4]
+    assert not bench.saved.gaps
 
 
 def test_a_dead_node_that_had_cdc_off(bench: Bench) -> None:

@@ -287,7 +287,9 @@ def test_cassandra_restarts(live: Live) -> None:
 
 @pytest.mark.long  # a start of Cassandra more
 def test_drained_while_the_node_is_dead(live: Live) -> None:
-    """By what the agent had saved; the log has mutations of many tables, changes of the schema and a TRUNCATE too."""
+    """By what the agent had saved; the log has mutations of many tables, changes of the schema and a TRUNCATE too.
+    No agent saw that a table got a column.
+    """
     live.table("drained")
     live.session.execute("CREATE TABLE live.second (a int PRIMARY KEY, v text)")
     agent = live.start()
@@ -300,7 +302,9 @@ def test_drained_while_the_node_is_dead(live: Live) -> None:
     live.session.execute("TRUNCATE live.second")
     both = [f"INSERT INTO live.{table} (a, v) VALUES (3000, 'x')" for table in ("second", "drained")]
     live.session.execute(f"BEGIN BATCH {'; '.join(both)} APPLY BATCH")
-    live.insert("drained", 3001, 4000)
+    live.session.execute("ALTER TABLE live.drained ADD w map<text, int>", timeout=60)
+    live.session.execute("INSERT INTO live.drained (a, v, w) VALUES (3001, 'x', {'k': 1})")
+    live.insert("drained", 3002, 4000)
     live.stack.kill("cassandra1")
     with open(live.out, "ab") as out:
         properties = str(live.directory / "agent.properties")

@@ -1,19 +1,21 @@
 """Stands in for a Cassandra that will not start again, by what an agent saved of its node and the tables.
 
-With it the segments that are left in cdc_raw can be decoded as far as the tables stayed as they were. A segment that
-needs an ALTER that no agent saw goes to quarantine.
+With it the segments that are left in cdc_raw can be decoded. Columns that a table got unseen are in the log itself. A
+segment that needs more, as a table or a type that was created or altered unseen, goes to quarantine.
 """
 
 from __future__ import annotations
 
 import uuid
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from helenus_agent.node import saved_tables
 from helenus_agent.node.cassandra import Node, Schema
+from helenus_agent.node.logged_columns import widen_table
 from helenus_agent.node.truncations import Truncation
 from helenus_agent.state import StateDirectory
+from helenus_schemas.cql.table import Column
 from helenus_schemas.cql.types import CqlType, walk
 from helenus_schemas.errors import HelenusError, Kind
 
@@ -51,6 +53,20 @@ class SavedNode:
     def is_as_learned(self) -> bool:
         """Return True: nothing changes any more."""
         return True
+
+    def widen(self, table_id: uuid.UUID, columns: Iterable[Column], altered_at: int) -> list[str]:
+        """Give an existing table the columns that it got since, as the log says, `altered_at` that time, µs since the
+        epoch. Return the names of those that are new, or have another type from here on.
+        """
+        tables, stamps = self._schema.tables, dict(self._schema.stamps)
+        if table_id not in tables:
+            return []
+        wider, added = widen_table(tables[table_id], columns)
+        if added:
+            if table_id in stamps:  # or it would look altered by more than that once the node is back
+                stamps[table_id] = stamps[table_id]._replace(time=max(stamps[table_id].time, altered_at))
+            self._schema = replace(self._schema, tables={**tables, table_id: wider}, stamps=stamps)
+        return added
 
     def udts(self, keyspace: str) -> Mapping[str, CqlType]:
         """Return the UDTs that columns of a keyspace's tables have, by name."""

@@ -6,14 +6,16 @@ import difflib
 import re
 import uuid
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from helenus_agent.commitlog.decoder import TablePlan, UnknownSchema, plan_table
+from helenus_agent.node.logged_columns import widen_table
 from helenus_schemas.codec.key import KeyCodec
 from helenus_schemas.cql.table import Column, Table
 
 _REFUSED = "refused_topic"
+_SCHEMA = "system_schema"
 
 
 class Stamp(NamedTuple):
@@ -96,7 +98,7 @@ class KnownTables:
     @property
     def remembered(self) -> list[Table]:
         """Return the tables that the log may name: those of the followed ones' keyspaces, which share mutations with
-        them.
+        them; and the schema's own, by whose rows it says which columns others got.
         """
         keyspaces = {table.keyspace for table in self.followed_now}
         return [
@@ -104,6 +106,7 @@ class KnownTables:
             for table in self._tables.values()
             if (table.keyspace in keyspaces and (table.id not in self._dropped or table.id in self._retiring))
             or table.id in self.unemitted_drops
+            or table.keyspace == _SCHEMA
         ]
 
     def stamps_of(self, tables: Iterable[Table]) -> dict[uuid.UUID, Stamp]:
@@ -207,7 +210,7 @@ class KnownTables:
     @property
     def schema_tables(self) -> dict[str, Table]:
         """Return the tables of the keyspace `system_schema`, by name."""
-        return {table.full_name: table for table in self._tables.values() if table.keyspace == "system_schema"}
+        return {table.full_name: table for table in self._tables.values() if table.keyspace == _SCHEMA}
 
     @property
     def dropped_ids(self) -> set[uuid.UUID]:
@@ -219,18 +222,16 @@ class KnownTables:
         that are new, or have another type from here on.
         """
         table, plan = self._tables[table_id], self.plans[table_id.bytes]
-        types = {column.name: column.type for column in (*table.dropped.values(), *table.values)}
-        added = {column.name: column for column in columns if types.get(column.name) != column.type}
+        wider, added = widen_table(table, columns)
         if not added:
             return []
-        others = (column for column in table.columns if column.name not in added or column in table.primary_key)
-        self._tables[table_id] = wider = replace(table, columns=(*others, *added.values()))
+        self._tables[table_id] = wider
         if table_id in self._indexes:
             self.followed[self._indexes[table_id]] = wider
         self.plans[table_id.bytes] = (
             self._followed_plan(wider, plan.index) if plan.index >= 0 else plan_table(wider, reason=plan.reason)
         )
-        return sorted(added)
+        return added
 
     def without_successors(self, dropped: Collection[uuid.UUID]) -> list[Table]:
         """Return those of these tables whose names no followed table has."""
@@ -276,7 +277,7 @@ class KnownTables:
         self._retired.clear()
 
     def _make_plan(self, table: Table, old: Table | None, newest: int, report: SchemaUpdate) -> TablePlan:
-        if table.keyspace == "system_schema" or table.full_name == "system.local":
+        if table.keyspace == _SCHEMA or table.full_name == "system.local":
             # What truncates a table is noted in system.local.
             return plan_table(table, schema=True)
         plan = self.plans.get(table.id.bytes)
