@@ -201,7 +201,7 @@ def test_a_session_that_reads_no_schema_any_more_is_made_again(
 
 def test_a_definition_is_asked_for_ahead(process: Process, monkeypatch: pytest.MonkeyPatch) -> None:
     """By a process that has a session, once for the next read alone."""
-    asked: list[object] = []
+    requests: list[object] = []
     read_with: list[tuple[object, object]] = []
 
     def read_definition(_: object, __: object, known_version: object, request: object) -> tuple[int, str]:
@@ -209,17 +209,17 @@ def test_a_definition_is_asked_for_ahead(process: Process, monkeypatch: pytest.M
         return 1, "the table"
 
     def request_version(session: object) -> int:
-        asked.append(session)
-        return len(asked)
+        requests.append(session)
+        return len(requests)
 
     monkeypatch.setattr(_publish_task, "read_definition", read_definition)
     monkeypatch.setattr(_publish_task, "request_version", request_version)
     table = _publish_task.CurrentTable(settings())
     table.request()
-    assert (asked, process.connected) == ([], 0)  # a process that may have nothing to do does not connect
+    assert (requests, process.connected) == ([], 0)  # a process that may have nothing to do does not connect
     table()
     table.request()
     table()
     table(True)
     assert read_with == [(None, None), (1, 1), (None, None)]
-    assert len(asked) == process.connected == 1
+    assert len(requests) == process.connected == 1

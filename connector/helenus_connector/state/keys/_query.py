@@ -200,16 +200,16 @@ class KeysQuery(QueryRunner):
 
     def _apply_results(self, plan: KeysPlan, results: list[PlaceCounts]) -> None:
         """Report to the planner when topic partitions are due, and set the metrics."""
-        for place, next_due, count_bytes in results:
+        for topic_partition, next_due, count_bytes in results:
             if next_due is None or math.isnan(next_due):
-                self._due_times.pop(place, None)
+                self._due_times.pop(topic_partition, None)
             else:
-                self._due_times[place] = next_due
-            settings = plan.tables[place.rpartition("/")[0]].settings
+                self._due_times[topic_partition] = next_due
+            settings = plan.tables[topic_partition.rpartition("/")[0]].settings
             labels = settings.name, settings.keyspace, settings.table
             counts = unpack_counts(count_bytes)
             table_counts = self._key_counts.setdefault(labels, {})
-            table_counts[place] = counts["live"], counts["waiting"]
+            table_counts[topic_partition] = counts["live"], counts["waiting"]
             metrics.LIVE_KEYS.labels(*labels).set(sum(live for live, _ in table_counts.values()))
             metrics.STATE_WAITING.labels(*labels).set(sum(waiting for _, waiting in table_counts.values()))
             for reason in ("expired", "deleted", "repeated"):

@@ -30,10 +30,12 @@ _FLUSH_TIMEOUT_S = 60.0
 
 
 class PlaceCounts(NamedTuple):
-    """What a batch leaves of a place: when something is due next, s since the epoch, and the packed `IndexCounts`."""
+    """What a batch leaves of a place, which its `topic_partition` names: when something is due next, s since the epoch,
+    and the packed `IndexCounts`.
+    """
 
-    place: str
-    due: float | None
+    topic_partition: str
+    next_due: float | None
     counts: bytes
 
 
