@@ -100,9 +100,9 @@ class Agent:
         self._pauses = LookPauses(settings.poll_interval_ms / 1000)
         self._oldest: float | None = None
         self._trouble: str | None = STARTING
-        self._is_draining = self.drained = False
+        self._is_draining, self.drained, self._unseen = False, False, 0
         self._is_ahead = False  # the last piece came after the last marker
-        self._unseen = 0
+        self._is_current = False  # the last look found nothing, in a log that shows entries at once
         self._read_unlinked: set[int] = set()
         metrics.OLDEST.set_function(self._oldest_age)
 
@@ -189,7 +189,7 @@ class Agent:
         if self._followed.must_ask_node:
             with contextlib.suppress(HelenusError):  # the node is away: reported where it is needed
                 self._followed.ask_node()
-        if self._followed.must_learn():
+        if self._followed.must_learn(rarely=self._is_current):
             self._followed.learn()
         if not self._outbox.is_open or (self._followed.refused.summary and self._followed.refused.is_due):
             self._followed.open()
@@ -200,6 +200,7 @@ class Agent:
         plans = self._followed.tables.plans
         for ended, batch in unmarked_batches(self._positions, plans, self._queue.finished, _EVENTS):
             self._append_batch(ended, batch, time.time_ns())
+        self._is_current = segment is None and self._queue.mode == "eager"
         if segment is None:
             self._followed.emit_all_drops()
             if not self._outbox.waiting:
@@ -265,11 +266,10 @@ class Agent:
         """
         self._outbox.send_lingering()
         while True:
-            now, reads_ahead, may_be_long = time.monotonic(), self._queue.mode == "eager", not self._outbox.waiting
-            time.sleep(self._pauses.pause_s(now, reads_ahead, may_be_long))  # less CPU than stop.wait
-            is_quiet = reads_ahead and self._pauses.is_quiet(now)
-            must_act = stop.is_set() or self._must_list() or self._must_commit() or self._followed.must_learn(is_quiet)
-            if must_act or self._queue.has_news():
+            reads_ahead, may_be_long = self._queue.mode == "eager", not self._outbox.waiting
+            time.sleep(self._pauses.pause_s(time.monotonic(), reads_ahead, may_be_long))  # less CPU than stop.wait
+            is_told = self._followed.must_learn(rarely=self._is_current)
+            if stop.is_set() or self._must_list() or self._must_commit() or is_told or self._queue.has_news():
                 return
 
     def _must_list(self) -> bool:

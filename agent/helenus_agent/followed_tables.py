@@ -103,11 +103,11 @@ class FollowedTables:
         """Return whether it is time to ask the node for its settings again."""
         return time.monotonic() - self._asked_at > _ASK_S
 
-    def must_learn(self, is_quiet: bool = False) -> bool:
-        """Return whether the schema has to be learned: it never was, that failed, or the node has changed it. While it
-        `is_quiet`, the node is asked rarely: a change of the schema is read from the log as well.
+    def must_learn(self, rarely: bool = False) -> bool:
+        """Return whether the schema has to be learned: it never was, that failed, or the node has changed it. The node
+        is asked `rarely` where the log is read as it is written: there a change of the schema shows at once.
         """
-        self._is_outdated = self._is_outdated or self._cassandra.changed(is_quiet)  # which says it once
+        self._is_outdated = self._is_outdated or self._cassandra.changed(rarely)  # which says it once
         return self._is_outdated
 
     def ask_node(self) -> Node:
