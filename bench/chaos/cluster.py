@@ -129,6 +129,10 @@ class ChaosCluster:
     def wait_for_hints(self) -> None:
         """Wait until what replicas missed has come to them, as far as that can be seen."""
 
+    def reaches_agents(self, level: str, data_center: int) -> bool:
+        """Return whether the agents are sure to see a write that is acknowledged so, as it was sent."""
+        return True
+
     def session_in(self, data_center: int) -> Any:
         """Return a session, as `session`, whose coordinators are in a data centre, by its number from 1."""
         return self.session

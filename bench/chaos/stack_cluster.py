@@ -89,6 +89,9 @@ class StackCluster(ChaosCluster):
     def replication(self) -> str:
         return self.topology.replication()
 
+    def reaches_agents(self, level: str, data_center: int) -> bool:
+        return self.topology.reaches_agents(level, data_center)
+
     def session_in(self, data_center: int) -> Any:
         return self.session if data_center == 1 else self._remote_session
 

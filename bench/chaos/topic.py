@@ -83,7 +83,7 @@ def check_topic(
         check.relogged = len(find_repeats(mode.name, table, records)) - len(repeats)
         check.findings += repeats
     if mode.is_change:
-        check.findings += find_missing(mode.name, _tracked(statements), records)
+        check.findings += find_missing(mode.name, _tracked(cluster, statements), records)
     else:
         in_batches = without_repeated_batches(records) if mode.repeats_batches else records
         check.findings += find_disorder(mode.name, table, in_batches)
@@ -156,8 +156,14 @@ def relogged_digests(events: Iterable[Message]) -> set[str]:
     return relogged
 
 
-def _tracked(statements: Iterable[ExecutedStatement]) -> dict[int, str]:
-    return {s.write_time: s.cql for s in statements if s.is_acknowledged and s.planned.statement.is_tracked}
+def _tracked(cluster: ChaosCluster, statements: Iterable[ExecutedStatement]) -> dict[int, str]:
+    return {
+        s.write_time: s.cql
+        for s in statements
+        if s.is_acknowledged
+        and s.planned.statement.is_tracked
+        and cluster.reaches_agents(s.planned.level, s.planned.data_center)
+    }
 
 
 def _verify(cluster: ChaosCluster, mode: Mode) -> list[Finding]:

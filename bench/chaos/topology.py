@@ -68,6 +68,12 @@ class Topology:
         """Return the numbers of the nodes of a data centre, from 1."""
         return [number + 1 for number in range(self.nodes) if self.settings.data_center(number) == data_center]
 
+    def reaches_agents(self, level: str, data_center: int) -> bool:
+        """Return whether a write that is acknowledged at a level, by a coordinator in a data centre, is in the log of a
+        node with an agent. Otherwise it may reach these by a repair, merged with later ones.
+        """
+        return not self.has_local_agents or level == "ALL" or (level == "LOCAL_QUORUM" and data_center == 1)
+
     def replication(self, data_centers: int = 0, factor: int = 0) -> str:
         """Return a keyspace's replication: in the first of the data centres, in all of them if no number is given."""
         names = [f"datacenter{number + 1}" for number in range(data_centers or self.data_centers)]

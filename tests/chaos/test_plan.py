@@ -40,6 +40,13 @@ def test_some_statements_go_to_the_second_data_centre() -> None:
     assert {s.data_center for s in spread if not s.statement.partition} == {1}, "a whole table's"
 
 
+def test_what_agents_in_one_data_centre_are_sure_to_see() -> None:
+    everywhere, local = Topology(data_centers=2), Topology(data_centers=2, has_local_agents=True)
+    writes = [(level, data_center) for level in ("ONE", "LOCAL_QUORUM", "ALL") for data_center in (1, 2)]
+    assert all(everywhere.reaches_agents(*write) for write in writes)
+    assert [write for write in writes if local.reaches_agents(*write)] == [("LOCAL_QUORUM", 1), ("ALL", 1), ("ALL", 2)]
+
+
 def test_every_kind_of_statement_comes_where_its_mode_has_it() -> None:
     made = plan(3, minutes=20)
     for name, mode in MODES.items():
