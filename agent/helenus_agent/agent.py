@@ -102,7 +102,7 @@ class Agent:
         self._trouble: str | None = STARTING
         self._is_draining, self.drained, self._unseen = False, False, 0
         self._is_ahead = False  # the last piece came after the last marker
-        self._is_current = False  # the last look found nothing, in a log that shows entries at once
+        self._is_current = False  # the last look found nothing, and nothing waits for a marker
         self._read_unlinked: set[int] = set()
         metrics.OLDEST.set_function(self._oldest_age)
 
@@ -200,7 +200,7 @@ class Agent:
         plans = self._followed.tables.plans
         for ended, batch in unmarked_batches(self._positions, plans, self._queue.finished, _EVENTS):
             self._append_batch(ended, batch, time.time_ns())
-        self._is_current = segment is None and self._queue.mode == "eager"
+        self._is_current = segment is None and self._queue.is_current()
         if segment is None:
             self._followed.emit_all_drops()
             if not self._outbox.waiting:

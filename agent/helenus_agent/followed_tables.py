@@ -105,7 +105,7 @@ class FollowedTables:
 
     def must_learn(self, rarely: bool = False) -> bool:
         """Return whether the schema has to be learned: it never was, that failed, or the node has changed it. The node
-        is asked `rarely` where the log is read as it is written: there a change of the schema shows at once.
+        is asked `rarely` while the log has been read up to now: there a change of the schema shows at once.
         """
         self._is_outdated = self._is_outdated or self._cassandra.changed(rarely)  # which says it once
         return self._is_outdated

@@ -77,7 +77,7 @@ class FakeCassandra:
         self.views: tuple[uuid.UUID, ...] = ()
         self.away = 0
         self.asked = 0
-        self.is_changed = False
+        self.is_changed = self.is_asked_rarely = False
         self.not_durable: tuple[str, ...] = ()
         self.truncations: dict[uuid.UUID, Truncation] = {}
         self.settings: dict[str, str] = {}
@@ -104,6 +104,7 @@ class FakeCassandra:
         return Node(uuid.UUID(self.host_id), "5.0", self.settings, cluster="c")
 
     def changed(self, rarely: bool = False) -> bool:
+        self.is_asked_rarely = rarely
         return self.is_changed
 
     def is_as_learned(self) -> bool:

@@ -4,20 +4,25 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from agent.fakes import agent_on, write_of
 from agent.test_agent import TABLE, Bench
-from agent.test_drops import COLUMNS, OTHER, SCHEMA, TABLES, altered, drop, write_of_both
+from agent.test_drops import COLUMNS, OTHER, SCHEMA, TABLES, WIDER, altered, drop, write_of_both
 from agent.test_notices import emitted
+from agent.writer import Cell, Row, Update, mutation
 
 from helenus_agent import agent as module
 from helenus_agent.agent import Agent
 from helenus_agent.config import AgentSettings
 from helenus_agent.node.offline import SavedNode
+from helenus_agent.node.tables import Stamp
 from helenus_agent.node_directories import raw_directory
 from helenus_agent.state import StateDirectory, read
+from helenus_schemas.cql.table import Column
+from helenus_schemas.cql.types import parse
 from helenus_schemas.errors import HelenusError
 
 
@@ -125,8 +130,9 @@ def test_a_drop_that_was_not_emitted_yet(bench: Bench) -> None:
 
 
 def test_a_table_of_a_dead_node_was_altered_unseen(bench: Bench) -> None:
-    """The log says which columns it got. What needs more stays in quarantine."""
+    """The log says which columns it got. What needs more goes to quarantine."""
     bench.cassandra.set(TABLE, OTHER, TABLES, COLUMNS)
+    bench.cassandra.stamps = {TABLE.id: Stamp(1, "options")}
     start_and_run(bench)
     bench.raw.write(10, altered(TABLE, "w", "int"), altered(OTHER, "w", "int"), altered(TABLE, "x", "map<text, int>"))
     bench.raw.write(10, write_of_both(2))
@@ -139,7 +145,19 @@ def test_a_table_of_a_dead_node_was_altered_unseen(bench: Bench) -> None:
     bench.raw.write(10, altered(TABLE, "y", "frozen<made_since>"), write_of_both(4))
     assert drain(offline(bench)) is None
     assert emitted(bench) == [1, 2, 3, 4]
+    # Once the node is back, all that was altered is known: CDC was not off meanwhile.
+    bench.cassandra.set(WIDER, OTHER, TABLES, COLUMNS)
+    bench.cassandra.stamps = {TABLE.id: Stamp(1_700_000_000_000_000, "options")}
+    bench.agent._queue.close()  # type: ignore[union-attr]
+    bench.start(topic_partitions="1")
+    bench.run_agent()
+    assert emitted(bench) == [1, 2, 3, 4]
     assert not bench.saved.gaps
+    wider = replace(WIDER, columns=(*WIDER.columns, Column("y", parse("text"))))
+    row = Row((), {"y": Cell(b"made")}, time=1_700_000_000_000_000)
+    bench.raw.write(10, mutation(Update(wider, b"\0\0\0\5", [row])))
+    assert "could not be read" in (drain(offline(bench)) or "")
+    assert emitted(bench) == [1, 2, 3, 4]
 
 
 def test_a_dead_node_that_had_cdc_off(bench: Bench) -> None:

@@ -150,6 +150,11 @@ class Segment:
         return self._header is not None and self._header.size < self._marker
 
     @property
+    def is_held(self) -> bool:
+        """Return whether an entry waits for a marker to cover it, by `hold`."""
+        return self._held_at > self._end
+
+    @property
     def is_stable(self) -> bool:
         """False while a marker looks wrong that may be half written."""
         return self._broken or self._suspect is None

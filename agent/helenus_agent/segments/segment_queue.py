@@ -220,6 +220,12 @@ class SegmentQueue:
         metrics.READ_BYTES.inc(len(piece[0]))
         return piece
 
+    def is_current(self) -> bool:
+        """Return whether the log was read up to now, given that `next` finds nothing: it shows entries as they are
+        written, and none waits for its marker, as a change of the schema does.
+        """
+        return self.mode == "eager" and not any(segment.is_held for segment in self._watched)
+
     def has_news(self) -> bool:
         """Return whether `next` may find more than it just did. It costs a read of some bytes for each segment looked
         at.
