@@ -271,6 +271,40 @@ def test_a_row_that_came_after_the_marker_is_not_asked() -> None:
     assert requested_keys == {row.name for row in rows[100:]}
 
 
+def test_a_row_that_came_after_two_truncations_is_not_asked() -> None:
+    """The second one finds what is known of it by then, too, not what the store has."""
+    store = DictStore()
+    rows = [KeyReport(*name(key, 0), encode_offset(key), True) for key in range(10)]
+    index_reports(store, rows, 0)
+    markers = [KeyReport(b"", b"", encode_offset(offset), scope="table") for offset in (100, 101)]
+    index = index_reports(store, [*markers, rows[3]._replace(offset=encode_offset(102))], 0)
+    assert index.requested_keys.keys() == {row.name for row in rows if row is not rows[3]}
+
+
+def test_a_row_that_came_again_while_a_marker_waits_is_not_asked() -> None:
+    store = DictStore()
+    rows = [KeyReport(*name(0, key), encode_offset(key), True) for key in range(500)]
+    index_reports(store, rows, 0)
+    index_reports(store, [KeyReport(bytes([0]), bytes([0]), encode_offset(500), scope="partition")], 0, max_requests=0)
+    index_reports(store, [row._replace(offset=encode_offset(501 + n)) for n, row in enumerate(rows[100:])], 0, 0)
+    index = index_reports(store, (), 0)
+    assert index.requested_keys.keys() == {row.name for row in rows[:100]}
+
+
+def test_a_row_that_comes_again_is_not_written_again() -> None:
+    """Nothing is new of it but its offset, and a marker that comes later is after that, too."""
+    store = DictStore()
+    rows = [KeyReport(*name(key % 3, key), encode_offset(key), True) for key in range(900)]
+    index_reports(store, rows, 0)
+    written = dict(store.values)
+    again = [row._replace(offset=encode_offset(1000 + n)) for n, row in enumerate(rows)]
+    index_reports(store, again, 0)
+    assert store.values == written
+    marker = KeyReport(bytes([0]), bytes([0]), encode_offset(5000), scope="partition")
+    index = index_reports(store, [*again[:30], marker, *(row._replace(offset=encode_offset(6000)) for row in rows[:6])], 0)
+    assert index.requested_keys.keys() == {row.name for row in rows[6:] if row.group == bytes([0])}
+
+
 def test_a_group_of_many_keys_is_spread_over_pages() -> None:
     store = DictStore()
     for start in range(0, 20_000, 1000):

@@ -136,6 +136,8 @@ class KeyIndex:
         if not is_behind:
             self._apply_markers()
         self.counts.pending_markers = len(self._pending_markers)
+        if self._pending_markers:
+            self._keys.keep_offsets()
         if not is_behind:
             self._request_due()
         self._calendar.add(self._scheduled)
@@ -170,12 +172,17 @@ class KeyIndex:
                 group.changed.add(page_number)
                 self.counts.removed += 1
             return
-        group.changed.add(page_number)
         offset, expires = report.offset or b"", NEVER if report.expires is None else report.expires
         if entry is None:
             entry = page[report.name] = LiveKey(offset, expires)
+            group.changed.add(page_number)
             self.counts.added += 1
+        elif expires == entry.expires == NEVER and not entry.requests:
+            entry.offset = offset
+            group.moved.add(page_number)
+            return
         else:
+            group.changed.add(page_number)
             last_expiry = NEVER if entry.expires == NEVER else entry.expires + entry.extended_s
             if expires == NEVER and last_expiry > self._now:
                 expires = last_expiry

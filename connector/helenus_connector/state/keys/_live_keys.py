@@ -48,12 +48,14 @@ class LiveKey:
 @dataclass(slots=True)
 class KeyGroup:
     """The loaded pages of a group. `page_count` is 0 if the group itself is the page. `is_unsaved`: the store has
-    another page count, or none.
+    another page count, or none. `moved` are pages of which records of keys that live for ever came again, and nothing
+    but their offsets is new.
     """
 
     page_count: int = 0
     pages: dict[int, dict[bytes, LiveKey]] = field(default_factory=dict)
     changed: set[int] = field(default_factory=set)
+    moved: set[int] = field(default_factory=set)
     is_unsaved: bool = True
 
     @property
@@ -121,8 +123,15 @@ class LiveKeys:
     def release(self, group_name: bytes) -> None:
         """Release a group that did not change: there may be millions."""
         group = self.groups[group_name]
-        if not group.changed and not group.is_unsaved:
+        if not group.changed and not group.moved and not group.is_unsaved:
             del self.groups[group_name]
+
+    def keep_offsets(self) -> None:
+        """Have the offsets of `moved` pages written. They count for markers that are not finished with this batch;
+        before later ones come both they and the offsets that the store has.
+        """
+        for group in self.groups.values():
+            group.changed |= group.moved
 
     def collect_changes(self, values: dict[bytes, bytes], removed: list[bytes]) -> None:
         """Add what changed to the values that are to be written, and to the keys of the store to be removed."""

@@ -12,6 +12,7 @@ _ROCKSDB_SETTINGS = {
     # Otherwise each write is a read first, for a row count that is not used.
     "spark.sql.streaming.stateStore.rocksdb.trackTotalNumberOfRows": "false",
     "spark.sql.streaming.minBatchesToRetain": "10",
+    "spark.sql.streaming.stateStore.compression.codec": "zstd",
 }
 
 
