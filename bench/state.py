@@ -1,13 +1,15 @@
 """What state costs, beside the same connector without it, and what it keeps.
 
-    python -m bench state [--events 100000] [--rounds 2] [--states none keys rows] [--copies 1] [--set KEY=VALUE]
+    python -m bench state [--events 100000] [--rounds 2] [--states none keys rows] [--copies 1] [--rest]
+        [--set KEY=VALUE]
     python -m bench state --known 10000000 [--states rows]
 
 - backlog: records per second, and CPU seconds per million, for each `state`. Counted until the worker is idle
   again: a connector with state goes on after its records are written.
 - copies: with `--copies 3` each change is reported by three nodes, and the events of all are counted, too.
 - kept: bytes of the checkpoint's state for each key, and MB of memory of each kind of process, which is not to grow
-  with the keys: `--events 1000000 --rounds 1`.
+  with the keys: `--events 1000000 --rounds 1`. With `--rest` again after two dozen batches of one change, when Spark
+  has removed the log of the large ones: three minutes more.
 - restart: seconds until a worker that is started again is ready, and until its state has done a batch.
 - expiry, of `keys`: rows expire in the same second, and how fast their null records come.
 - known, instead of all these: so many keys are on the data topic before `state=keys` is turned on, half of them with an
@@ -47,6 +49,8 @@ from helenus_stack.stack import Stack
 from helenus_stack.status import Status
 
 MOST_EXPIRING = 100_000
+BATCHES = 12  # more than Spark keeps, and than it logs before it saves the state itself
+MAINTENANCE_S = 70  # s; Spark saves and removes every 60
 
 
 def main() -> None:
@@ -54,6 +58,7 @@ def main() -> None:
     parser.add_argument("--events", type=int, default=100_000, help="rows, and changes of each round")
     parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--copies", type=int, default=1, help="by how many nodes a change is reported")
+    parser.add_argument("--rest", action="store_true", help="show what is kept when only small batches come, too")
     parser.add_argument("--states", nargs="*", default=["none", "keys", "rows"])
     parser.add_argument("--known", type=int, default=0, help="keys, or rows, when the state begins")
     parser.add_argument("--set", nargs="*", default=[], metavar="KEY=VALUE", help="settings of the connectors")
@@ -86,10 +91,24 @@ def main() -> None:
                     print(f"state={state}, round {turn + 1}: {measurement}", flush=True)
                 if state != "none":
                     print(f"state={state}: {describe_size(bench, state)}", flush=True)
+                if state != "none" and options.rest:
+                    rest(bench)
+                    print(f"state={state}, at rest: {describe_size(bench, state)}", flush=True)
                 if state == "keys":
                     print(f"state={state}: {expiry(bench, min(options.events, MOST_EXPIRING))}", flush=True)
                 many = 0.0 if state == "none" else count(bench, state)  # of keys, none is left when all expired
             restart(bench, many, state)
+
+
+def rest(bench: Backlog) -> None:
+    """Let small batches come until the state's files are of them alone: Spark first saves it, then removes the log."""
+    for _ in range(2):
+        for _ in range(BATCHES):
+            records_before = bench.metric("records_total")
+            bench.produce(1)
+            wait(lambda before=records_before: bench.metric("records_total") > before, "a record", 60)
+            time.sleep(2)  # the query of keys follows the data topic
+        time.sleep(MAINTENANCE_S)
 
 
 def restart(bench: Backlog, many: float, state: str) -> None:

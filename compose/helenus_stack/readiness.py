@@ -59,4 +59,9 @@ def failure(server: Server, problem: str) -> StackError:
     advice = "read its log; too little memory is the usual cause"
     if any("Address already in use" in line for line in end):
         advice = "another program has taken one of its ports meanwhile: run it again, which finds others"
+    elif any("error while processing commit log" in line for line in end):
+        advice = (
+            "it can't replay its own commit log, as after kill -9 soon after ALTER TABLE; to leave out what it can't "
+            "read, start it with JAVA_TOOL_OPTIONS=-Dcassandra.commitlog.ignorereplayerrors=true"
+        )
     return StackError(f"{server.name} {problem}", str(server.log), advice, detail="\n".join(end))
