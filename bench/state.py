@@ -27,6 +27,7 @@ import os
 import struct
 import tempfile
 import time
+from collections import Counter
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -165,12 +166,15 @@ def _as_by_default(bench: Backlog) -> None:
 
 
 def describe_size(bench: Backlog, state: str) -> str:
-    """What of a state lies in the checkpoint."""
+    """What of a state lies in the checkpoint, by kind of file: RocksDB's are `sst`, logs of changes `changelog`."""
     directory = bench.checkpoint / ("state" if state == "keys" else f"{bench.table.name}/state")
-    size = sum(file.stat().st_size for file in directory.rglob("*") if file.is_file())
-    many = count(bench, state)
-    each = size / max(1, many)
-    return f"{many:.0f} kept, {each:.0f} bytes each in the checkpoint; MB: {bench.memory()}"
+    sizes: Counter[str] = Counter()
+    for file in directory.rglob("*"):
+        if file.is_file():
+            sizes[file.suffix.removeprefix(".")] += file.stat().st_size
+    many = max(1.0, count(bench, state))
+    kinds = ", ".join(f"{kind} {size / many:.0f}" for kind, size in sizes.most_common() if size > many)
+    return f"{many:.0f} kept, {sizes.total() / many:.0f} bytes each in the checkpoint ({kinds}); MB: {bench.memory()}"
 
 
 def count(bench: Backlog, state: str) -> float:
