@@ -93,7 +93,7 @@ def main() -> None:
                 if state != "none":
                     print(f"state={state}: {describe_size(bench, state)}", flush=True)
                 if state != "none" and options.rest:
-                    rest(bench)
+                    settle(bench)
                     print(f"state={state}, at rest: {describe_size(bench, state)}", flush=True)
                 if state == "keys":
                     print(f"state={state}: {expiry(bench, min(options.events, MOST_EXPIRING))}", flush=True)
@@ -101,7 +101,7 @@ def main() -> None:
             restart(bench, many, state)
 
 
-def rest(bench: Backlog) -> None:
+def settle(bench: Backlog) -> None:
     """Let small batches come until the state's files are of them alone: Spark first saves it, then removes the log."""
     for _ in range(2):
         for _ in range(BATCHES):

@@ -297,11 +297,13 @@ def test_a_row_that_comes_again_is_not_written_again() -> None:
     rows = [KeyReport(*name(key % 3, key), encode_offset(key), True) for key in range(900)]
     index_reports(store, rows, 0)
     written = dict(store.values)
-    again = [row._replace(offset=encode_offset(1000 + n)) for n, row in enumerate(rows)]
-    index_reports(store, again, 0)
+    repeated = [row._replace(offset=encode_offset(1000 + n)) for n, row in enumerate(rows)]
+    index_reports(store, repeated, 0)
     assert store.values == written
     marker = KeyReport(bytes([0]), bytes([0]), encode_offset(5000), scope="partition")
-    index = index_reports(store, [*again[:30], marker, *(row._replace(offset=encode_offset(6000)) for row in rows[:6])], 0)
+    index = index_reports(
+        store, [*repeated[:30], marker, *(row._replace(offset=encode_offset(6000)) for row in rows[:6])], 0
+    )
     assert index.requested_keys.keys() == {row.name for row in rows[6:] if row.group == bytes([0])}
 
 

@@ -174,8 +174,8 @@ def test_a_server_that_finds_its_port_taken_says_so(tmp_path: Path) -> None:
 
 def test_a_node_that_can_not_replay_its_log_says_so(tmp_path: Path) -> None:
     fake, process = server(tmp_path / "fake", 30), Process(tmp_path / "fake.pid")
-    said = "ERROR [main] Exiting due to error while processing commit log during initialization."
-    process.start(["sh", "-c", f"echo '{said}'; exit 1"], tmp_path, fake.log, {})
+    line = "ERROR [main] Exiting due to error while processing commit log during initialization."
+    process.start(["sh", "-c", f"echo '{line}'; exit 1"], tmp_path, fake.log, {})
     with pytest.raises(StackError, match="ignorereplayerrors=true") as caught:
         readiness.wait([(fake, process)], Silent())
     assert "memory" not in caught.value.advice

@@ -209,8 +209,10 @@ class KeyRecords:
 
 def _parse_expiry(header: bytes | None) -> int | None:
     """Return when a record says that its row expires, s since the epoch; None for a time at which none can."""
+    if not header:  # as of most records
+        return None
     try:
-        expires = int(header or b"")
+        expires = int(header)
     except ValueError:
         return None
     return expires if 0 <= expires <= LAST_SECOND else None
