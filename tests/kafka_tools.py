@@ -27,6 +27,12 @@ def list_transactions(brokers: str) -> list[dict[str, str]]:
     return _table(_run(_TRANSACTIONS, "--bootstrap-server", brokers, "list"), "TransactionalId")
 
 
+def abort_transaction(brokers: str, topic: str, partition: int, offset: int) -> None:
+    """End the transaction that begins at an offset, as `kafka-transactions abort` does."""
+    options = ["--topic", topic, "--partition", str(partition), "--start-offset", str(offset)]
+    _run(_TRANSACTIONS, "--bootstrap-server", brokers, "abort", *options)
+
+
 def _run(main: str, *arguments: str) -> str:
     jars = fetch(parse_lock(_LOCK.read_text(), _LOCK.name), Silent(), resolve)
     java = java_home(17, Silent(), newer=True) / "bin/java"

@@ -21,6 +21,7 @@ from cassandra.query import tuple_factory
 from bench.chaos.modes import DEFAULTS, KEYSPACE, MODES, Mode
 from bench.chaos.service import Service, free_port, write_properties
 from helenus_schemas.cql.table import Table, read_tables
+from helenus_sinks.kafka.open_transactions import HeldBack
 from helenus_stack.errors import StackError
 from helenus_stack.java import spark_java_home
 from helenus_stack.process import stop
@@ -125,6 +126,12 @@ class ChaosCluster:
 
     def revive_servers(self) -> None:
         """Have each server run that this command started."""
+
+    def end_open_transactions(self) -> list[HeldBack]:
+        """End what the broker left open of transactions in data topics, and return where they began. By default none is
+        looked for.
+        """
+        return []
 
     def wait_for_hints(self) -> None:
         """Wait until what replicas missed has come to them, as far as that can be seen."""

@@ -226,6 +226,9 @@ class ChaosRun:
         ends = [s.sent_at + s.planned.statement.ttl_s + s.planned.statement.offset_us / 1e6 for s in self._with_ttl()]
         late_s = MOST_STEP_S if any(fault.name in CLOCK_FAULTS for fault in self.plan.faults) else 0
         time.sleep(max(0.0, max(ends, default=0.0) + late_s + 3 - time.time()))
+        for topic, partition, offset, end in cluster.end_open_transactions():
+            held_back = f"{end - offset} offsets of {topic}, partition {partition}, from {offset} on"
+            self.say(f"the broker left a transaction open, which kept readers from {held_back}: ended it")
         self.say("waiting until each connector is through its events")
         self.result.findings += wait_quiet(cluster)
 

@@ -11,11 +11,13 @@ from typing import Any
 from bench.chaos.cluster import ChaosCluster, connect
 from bench.chaos.machine import DISK_MB, clock_environment, make_clock_library, mount_disk, unmount_disk
 from bench.chaos.modes import KEYSPACE
+from bench.chaos.open_transactions import end_open_transactions
 from bench.chaos.service import Service, free_port, write_properties
 from bench.chaos.topology import OTHER_CENTER, Topology
 from bench.connections import connected_hosts
 from bench.processes import family
 from bench.relay import Relay
+from helenus_sinks.kafka.open_transactions import HeldBack
 from helenus_stack import kafka
 from helenus_stack.errors import StackError
 from helenus_stack.process import stop
@@ -142,6 +144,10 @@ class StackCluster(ChaosCluster):
         for agent, segment in self.flipped_segments:  # as docs/failures.md has it: report them, then remove them
             (self.state_directory(agent) / "quarantine" / segment).unlink(missing_ok=True)
         return super()._are_services_ready()
+
+    def end_open_transactions(self) -> list[HeldBack]:
+        topics = [f"data-{mode.topic_table}" for mode in self.modes]
+        return end_open_transactions(str(self.status.bootstrap_servers), topics)
 
     def wait_for_hints(self) -> None:
         folders = [self.stack.directory / node.name / "hints" for node in self.status.nodes]

@@ -14,6 +14,7 @@ from helenus_connector.config.worker import WorkerSettings
 from helenus_connector.control import topic_ownership
 from helenus_connector.control.topic_ownership import TopicOwnership
 from helenus_schemas.errors import HelenusError, Kind
+from helenus_sinks.kafka.open_transactions import HeldBack
 from helenus_sinks.kafka.owners import Claim, Made, RecordsOwner, Unavailable
 
 
@@ -25,6 +26,8 @@ class Brokers:
         self.claims: list[tuple[list[Made], RecordsOwner]] = []
         self.error: HelenusError | None = None
         self.missing: set[str] = set()
+        self.held_back: list[HeldBack] = []
+        self.asked_topics: list[set[str]] = []
 
     def claim(
         self, _: object, claimed: Collection[Made], owner: RecordsOwner, expected: Mapping[Made, str], __: object
@@ -39,11 +42,18 @@ class Brokers:
         former = {made: other for made, other in others.items() if made not in lost}
         return Claim(former, lost, frozenset(self.missing & {made.topic for made in claimed}))
 
+    def find_held_back(self, _: object, topics: set[str]) -> list[HeldBack]:
+        if self.error is not None:
+            raise self.error
+        self.asked_topics.append(topics)
+        return self.held_back
+
 
 @pytest.fixture
 def brokers(monkeypatch: pytest.MonkeyPatch) -> Brokers:
     brokers = Brokers()
     monkeypatch.setattr(topic_ownership, "claim", brokers.claim)
+    monkeypatch.setattr(topic_ownership, "find_held_back", brokers.find_held_back)
     return brokers
 
 
@@ -53,7 +63,7 @@ def worker(tmp_path: Path, **more: str) -> WorkerSettings:
 
 
 def task(table: str, connector: str = "c") -> Any:
-    return SimpleNamespace(connector=connector, events=f"events-{table}")
+    return SimpleNamespace(connector=connector, events=f"events-{table}", data_topics=[f"data-{table}"])
 
 
 def started(tmp_path: Path, *tasks: Any) -> TopicOwnership:
@@ -145,6 +155,26 @@ def test_who_was_there_before_is_logged_once(tmp_path: Path, brokers: Brokers) -
     fenced = [entry for entry in logs if entry["event"] == "writers.fenced"]
     assert len(fenced) == 1
     assert f"checkpoint.dir {tmp_path / 'first'}" in fenced[0]["former_worker"]
+
+
+def test_what_a_former_owner_keeps_from_readers_is_reported(tmp_path: Path, brokers: Brokers) -> None:
+    brokers.held_back = [HeldBack("data-a", 1, 2021, 2990)]
+    with capture_logs() as logs:
+        started(tmp_path, task("a"))
+    assert (brokers.asked_topics, logs) == ([], []), "nobody had it"
+    with capture_logs() as logs:
+        ownership = started(tmp_path, task("a"), task("b"))
+    assert brokers.asked_topics == [{"data-a"}], "nobody had the other one"
+    (entry,) = [entry for entry in logs if entry["log_level"] == "error"]
+    assert (entry["event"], entry["topic"], entry["partition"], entry["offset"]) == (
+        "topic.held_back",
+        "data-a",
+        1,
+        2021,
+    )
+    assert "kafka-transactions.sh abort" in entry["advice"]
+    ownership.claim([task("a")], 20)
+    assert len(brokers.asked_topics) == 1, "its own transactions may be open"
 
 
 def test_more_executors_have_more_ids_before_they_write(tmp_path: Path, brokers: Brokers) -> None:

@@ -22,6 +22,7 @@ import structlog
 from helenus_connector.config.worker import WorkerSettings
 from helenus_connector.log.choice import claim_epochs, next_epochs
 from helenus_schemas.errors import HelenusError, Kind
+from helenus_sinks.kafka.open_transactions import find_held_back
 from helenus_sinks.kafka.owned_log import not_owner
 from helenus_sinks.kafka.owners import Made, RecordsOwner, Unavailable, claim, run_name
 from helenus_sinks.pulsar.epochs import EpochOwner, TermEpochs, first_epoch, run_epoch, since
@@ -36,6 +37,7 @@ that another worker has its records.
 _one_claim = threading.Lock()
 """Queries of a worker would fence each other's claims."""
 _ADVICE = "or set fence.writers=false, if nothing but checkpoint.dir is to keep two workers apart"
+_END_IT = "the brokers left a transaction open: end it with kafka-transactions.sh abort, as docs/failures.md has it"
 Owner = RecordsOwner | EpochOwner
 Stopping = Callable[[], bool]
 
@@ -203,8 +205,22 @@ class _KafkaOwnership:
         }
         for topic in answer.missing:
             errors[topic] = HelenusError(Kind.TOPIC_MISSING, "there is no events topic", f"{where}, topic {topic}")
+        of_others = [task for task in tasks if Made(task.connector, task.events) in answer.former]
+        self._report_held_back({topic for task in of_others for topic in task.data_topics})
         former = {(made.connector, owner.who) for made, owner in answer.former.items() if made.topic not in had}
         return Claimed(former, errors)
+
+    def _report_held_back(self, topics: Collection[str]) -> None:
+        """Report what transactions of former owners keep from readers of data topics, though all of these are fenced,
+        and this run has begun none.
+        """
+        try:
+            held_back = find_held_back(self._worker.producer_config, topics) if topics else []
+        except HelenusError as error:  # the next run looks again
+            _log.debug("topic.not_looked_at", error=str(error))
+            return
+        for topic, partition, offset, end in held_back:
+            _log.error("topic.held_back", topic=topic, partition=partition, offset=offset, end=end, advice=_END_IT)
 
 
 def _producers(slots: int) -> int:

@@ -1,0 +1,81 @@
+"""Transactions that a real Kafka left open: which partitions they keep from readers, and how an operator ends them."""
+
+from __future__ import annotations
+
+import struct
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
+from kafka_tools import abort_transaction
+
+from helenus_sinks.kafka.log import KafkaLog
+from helenus_sinks.kafka.open_transactions import HeldBack, find_held_back
+from helenus_stack.stack import Stack
+
+pytestmark = [
+    pytest.mark.integration,
+    pytest.mark.filterwarnings("ignore::ResourceWarning"),
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
+]
+TOPIC = "data-open"
+_BATCH_HEAD = struct.Struct(">qi")  # base offset, and the size of what follows
+
+
+def transact(config: dict[str, str], name: str, value: bytes, commits: bool = True) -> Producer:
+    producer = Producer({**config, "transactional.id": name})
+    producer.init_transactions(30)
+    producer.begin_transaction()
+    producer.produce(TOPIC, value, b"key", 0)
+    assert producer.flush(30) == 0
+    if commits:
+        producer.commit_transaction(30)
+    return producer
+
+
+def read_committed(config: dict[str, str]) -> list[bytes]:
+    """Return what a reader gets until it is at the end of what it may read."""
+    more = {"group.id": "reader", "isolation.level": "read_committed", "enable.partition.eof": "true"}
+    values = []
+    with closing(Consumer({**config, **more})) as consumer:
+        consumer.assign([TopicPartition(TOPIC, 0, 0)])
+        while True:
+            message = consumer.poll(30)
+            assert message is not None
+            if message.error():
+                assert message.error().code() == KafkaError._PARTITION_EOF
+                return values
+            values.append(message.value() or b"")
+
+
+def remove_last_batch(partition: Path) -> None:
+    """Leave a partition's log as if its last batch had not been written. The broker does not run."""
+    (log,) = partition.glob("*.log")
+    data, offset, last = log.read_bytes(), 0, 0
+    while offset + _BATCH_HEAD.size <= len(data) and (size := _BATCH_HEAD.unpack_from(data, offset)[1]):
+        last, offset = offset, offset + _BATCH_HEAD.size + size
+    log.write_bytes(data[:last])
+    for snapshot in partition.glob("*.snapshot"):  # of producers: it is made of the log again
+        snapshot.unlink()
+
+
+def test_a_transaction_whose_end_was_left_out_is_found(tmp_path: Path) -> None:
+    with Stack(tmp_path, only=["kafka"]) as stack:
+        config = {"bootstrap.servers": str(stack.status().bootstrap_servers)}
+        with closing(KafkaLog(config)) as log:
+            log.create(TOPIC, 2, {})
+        transact(config, "helenus-former-0", b"first")
+        hung = transact(config, "helenus-former-0", b"not committed", commits=False)
+        Producer({**config, "transactional.id": "helenus-former-0"}).init_transactions(30)  # fences it: it is aborted
+        assert find_held_back(config, [TOPIC, "not-there"]) == []
+        stack.kill("kafka")
+        remove_last_batch(tmp_path / "kafka" / "data" / f"{TOPIC}-0")
+        stack.start("kafka")
+        transact(config, "helenus-next-0", b"second")
+        assert find_held_back(config, [TOPIC, "not-there"]) == [HeldBack(TOPIC, 0, 2, 5)]
+        assert read_committed(config) == [b"first"], "and nothing that comes after"
+        abort_transaction(config["bootstrap.servers"], TOPIC, 0, 2)
+        assert find_held_back(config, [TOPIC]) == []
+        assert read_committed(config) == [b"first", b"second"]
+        del hung
