@@ -319,6 +319,9 @@ def test_a_topic_is_rebuilt_from_the_state(pipeline: Pipeline, session: Any) -> 
     table, topic = "merged.rows", "rebuilt"
     write(session, table, 60, 21)
     agrees(pipeline, session, table)
+    # Records are there before Spark notes their batch. Once a later batch's are, it has: of that one is this row alone.
+    session.execute(f"INSERT INTO {table} (p, c, d, v) VALUES (99, 99, 'z', 'of another batch')")
+    agrees(pipeline, session, table)
     properties = {**pipeline.connector_properties(table), "state": "rows", **TABLES[table]}
     made = write_properties(pipeline.directory / f"{table}.properties", properties)
     files = [str(pipeline.directory / "worker.properties"), str(made)]
@@ -330,11 +333,11 @@ def test_a_topic_is_rebuilt_from_the_state(pipeline: Pipeline, session: Any) -> 
     pipeline.connector.stop()
     process = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=200)
     assert process.returncode == 0, process
-    before = {json.dumps(r.key): r for r in pipeline.records(table) if "scope" not in r.headers}
+    before = {json.dumps(r.key): r for r in pipeline.records(table) if "scope" not in r.headers and r.key["p"] != 99}
     live = {key: record.value for key, record in before.items() if record.value is not None}
-    messages = map(pipeline.reader.record, pipeline.reader.messages(topic))
-    assert {json.dumps(r.key): r.value for r in messages} == live
-    assert process.stdout == f"merged-rows: {len(live)} records appended to {topic}\n"
+    rebuilt = list(map(pipeline.reader.record, pipeline.reader.messages(topic)))
+    assert {json.dumps(r.key): r.value for r in rebuilt if r.key["p"] != 99} == live
+    assert process.stdout == f"merged-rows: {len(rebuilt)} records appended to {topic}\n"
     pipeline.connector.start().ready()
 
 
