@@ -10,8 +10,11 @@ import pytest
 from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
 from kafka_tools import abort_transaction
 
+from helenus_schemas.errors import HelenusError
+from helenus_sinks.kafka import groups
+from helenus_sinks.kafka.groups import read_group, send_positions
 from helenus_sinks.kafka.log import KafkaLog
-from helenus_sinks.kafka.open_transactions import HeldBack, find_held_back
+from helenus_sinks.kafka.open_transactions import HeldBack, find_held_back, partition_of_group
 from helenus_stack.stack import Stack
 
 pytestmark = [
@@ -19,7 +22,7 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore::ResourceWarning"),
     pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
 ]
-TOPIC = "data-open"
+TOPIC, GROUP = "data-open", "helenus-orders"
 _BATCH_HEAD = struct.Struct(">qi")  # base offset, and the size of what follows
 
 
@@ -58,6 +61,40 @@ def remove_last_batch(partition: Path) -> None:
     log.write_bytes(data[:last])
     for snapshot in partition.glob("*.snapshot"):  # of producers: it is made of the log again
         snapshot.unlink()
+
+
+@pytest.mark.parametrize(
+    ("count", "group", "partition"), [(50, "hello", 22), (5, "a", 2), (50, "polygenelubricants", 0)]
+)
+def test_a_group_has_the_partition_that_kafka_gives_it(count: int, group: str, partition: int) -> None:
+    assert partition_of_group(group, count) == partition
+
+
+def test_positions_that_an_open_transaction_keeps_back_say_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(groups, "_ANSWER_TIMEOUT_S", 3.0)
+    with Stack(tmp_path, only=["kafka"]) as stack:
+        config = {"bootstrap.servers": str(stack.status().bootstrap_servers)}
+        with closing(KafkaLog(config)) as log:
+            log.create(TOPIC, 1, {})
+        hung = transact(config, "helenus-former-0", b"not committed", commits=False)
+        with closing(Consumer({**config, "group.id": GROUP})) as consumer:
+            send_positions(hung, consumer.consumer_group_metadata(), [TopicPartition(TOPIC, 0, 7)], 30)
+        Producer({**config, "transactional.id": "helenus-former-0"}).init_transactions(30)
+        stack.kill("kafka")
+        (partition,) = (
+            log.parent for log in tmp_path.glob("kafka/data/__consumer_offsets-*/*.log") if any(log.read_bytes())
+        )
+        remove_last_batch(partition)
+        stack.start("kafka")
+        with pytest.raises(
+            HelenusError, match=f"positions of {GROUP} back: a transaction is open from offset 0"
+        ) as caught:
+            read_group(config, GROUP, [TopicPartition(TOPIC, 0)])
+        number = int(partition.name.rpartition("-")[2])
+        assert caught.value.where.endswith(f"topic __consumer_offsets, partition {number}")
+        abort_transaction(config["bootstrap.servers"], "__consumer_offsets", number, 0)
+        (position,) = read_group(config, GROUP, [TopicPartition(TOPIC, 0)])
+        assert position.offset < 0
 
 
 def test_a_transaction_whose_end_was_left_out_is_found(tmp_path: Path) -> None:

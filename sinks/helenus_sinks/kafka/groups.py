@@ -5,12 +5,14 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Mapping, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from typing import Any
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 
+from helenus_schemas.errors import HelenusError, Kind
 from helenus_sinks.kafka.errors import DeliveryReports, broker_error, new_client
+from helenus_sinks.kafka.open_transactions import find_positions_held_back
 from helenus_sinks.kafka.settings import client_settings
 
 LOOSE = '{"once":false}'
@@ -21,6 +23,7 @@ _PASSING = {
     KafkaError.COORDINATOR_NOT_AVAILABLE,
     KafkaError.NOT_COORDINATOR,
 }
+_END_IT = "if it stays, the brokers left it open: end it with kafka-transactions.sh abort, as docs/failures.md has it"
 _ANSWER_TIMEOUT_S = 30.0
 _PAUSE_S = 0.05
 _GRACE_S = 1.0
@@ -79,7 +82,19 @@ def read_group(config: Mapping[str, str], group: str, partitions: Sequence[Topic
         try:
             return committed(consumer, partitions)
         except KafkaException as failure:
-            raise broker_error(failure.args[0], where) from None
+            error = failure.args[0]
+    raise positions_error(config, group, error)
+
+
+def positions_error(config: Mapping[str, str], group: str, error: KafkaError) -> HelenusError:
+    """Return Kafka's error of reading a group's positions as ours. An open transaction keeps them back without end."""
+    with suppress(HelenusError):
+        if error.code() == KafkaError._TIMED_OUT and (held_back := find_positions_held_back(config, group)) is not None:
+            topic, partition, offset, _ = held_back
+            problem = f"Kafka keeps the positions of {group} back: a transaction is open from offset {offset} on"
+            where = f"{config['bootstrap.servers']}, topic {topic}, partition {partition}"
+            return HelenusError(Kind.BROKER_UNREACHABLE, problem, where, _END_IT)
+    return broker_error(error, f"{config['bootstrap.servers']}, group {group}")
 
 
 def commit_to_group(config: Mapping[str, str], group: str, positions: Sequence[TopicPartition]) -> None:

@@ -21,6 +21,7 @@ from helenus_sinks.kafka.errors import DeliveryReports, broker_error, new_client
 from helenus_sinks.kafka.settings import client_settings
 
 _ANSWER_TIMEOUT_S = 10.0
+_POSITIONS_TOPIC = "__consumer_offsets"
 
 
 class HeldBack(NamedTuple):
@@ -42,14 +43,45 @@ def find_held_back(config: Mapping[str, str], topics: Collection[str]) -> list[H
     admin: AdminClient = new_client(AdminClient, client_settings(config), DeliveryReports(), where)
     try:
         listed = admin.list_topics(timeout=_ANSWER_TIMEOUT_S).topics
-        partitions = [
-            (topic, number) for topic in sorted(topics) if topic in listed for number in listed[topic].partitions
-        ]
-        ends = _end_offsets(admin, partitions, IsolationLevel.READ_UNCOMMITTED)
-        # In this order, as what is committed in between is no open transaction.
-        stable = _end_offsets(admin, partitions, IsolationLevel.READ_COMMITTED)
+        there = [topic for topic in sorted(topics) if topic in listed]
+        return _compare_ends(admin, [(topic, number) for topic in there for number in sorted(listed[topic].partitions)])
     except KafkaException as failure:
         raise broker_error(failure.args[0], where) from None
+
+
+def find_positions_held_back(config: Mapping[str, str], group: str) -> HeldBack | None:
+    """Return what keeps a group's positions from readers, if anything: an open transaction in the partition where Kafka
+    has them. It may be another group's, and of this moment. None also if this login may not see that topic.
+
+    Raises HelenusError as `broker_error` does.
+    """
+    where = config["bootstrap.servers"]
+    admin: AdminClient = new_client(AdminClient, client_settings(config), DeliveryReports(), where)
+    try:
+        listed = admin.list_topics(timeout=_ANSWER_TIMEOUT_S).topics
+        count = len(listed[_POSITIONS_TOPIC].partitions) if _POSITIONS_TOPIC in listed else 0
+        found = _compare_ends(admin, [(_POSITIONS_TOPIC, partition_of_group(group, count))]) if count else []
+    except KafkaException as failure:
+        raise broker_error(failure.args[0], where) from None
+    return found[0] if found else None
+
+
+def partition_of_group(group: str, count: int) -> int:
+    """Return which of `count` partitions has a group's positions: by Java's hash of its name, as
+    `GroupMetadataManager.partitionFor` has it.
+    """
+    code = 0
+    units = group.encode("utf-16-be")
+    for index in range(0, len(units), 2):
+        code = (31 * code + int.from_bytes(units[index : index + 2], "big")) & 0xFFFFFFFF
+    signed = code - (1 << 32) if code >> 31 else code
+    return 0 if signed == -(1 << 31) else abs(signed) % count
+
+
+def _compare_ends(admin: AdminClient, partitions: Collection[tuple[str, int]]) -> list[HeldBack]:
+    ends = _end_offsets(admin, partitions, IsolationLevel.READ_UNCOMMITTED)
+    # In this order, as what is committed in between is no open transaction.
+    stable = _end_offsets(admin, partitions, IsolationLevel.READ_COMMITTED)
     return [HeldBack(*each, stable[each], ends[each]) for each in partitions if stable[each] < ends[each]]
 
 

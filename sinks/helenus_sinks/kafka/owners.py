@@ -29,7 +29,7 @@ from confluent_kafka.admin import AdminClient
 
 from helenus_schemas.errors import HelenusError, Kind
 from helenus_sinks.kafka.errors import MISSING, DeliveryReports, broker_error, new_client, text_of
-from helenus_sinks.kafka.groups import committed, send_positions
+from helenus_sinks.kafka.groups import committed, positions_error, send_positions
 from helenus_sinks.kafka.settings import client_settings
 
 PREFIX = "helenus-"
@@ -155,7 +155,7 @@ def claim(
             # A commit that another claim fences may also fail with an unknown error.
             passes = error.code() in FENCED | MISSING | {KafkaError.UNKNOWN}
             if not passes or not attempts_left or stopping():
-                raise _claim_error(error, where) from None
+                raise _claim_error(error, config) from None
             if error.code() in MISSING:
                 missing |= _missing_topics(config, {made.topic for made in claimed}, where)
         time.sleep(random.uniform(0, pause_s))
@@ -260,7 +260,7 @@ def owners(config: Mapping[str, str], records: Collection[Made]) -> dict[Made, R
         with closing(_consumer(config, where)) as consumer:
             notes = _read_notes(consumer, {made.topic for made in records}, where)
     except KafkaException as failure:
-        raise _claim_error(failure.args[0], where) from None
+        raise _claim_error(failure.args[0], config) from None
     return {made: notes[made.topic].get(made.connector) for made in records}
 
 
@@ -348,8 +348,9 @@ def _consumer(config: Mapping[str, str], where: str) -> Consumer:
     return consumer
 
 
-def _claim_error(error: KafkaError, where: str) -> HelenusError:
+def _claim_error(error: KafkaError, config: Mapping[str, str]) -> HelenusError:
     if error.code() in _UNAVAILABLE:
+        where = f"{config['bootstrap.servers']}, group {GROUP}"
         advice = _FEWER if error.code() == KafkaError.OFFSET_METADATA_TOO_LARGE else _GRANT
         return Unavailable(Kind.BROKER_REFUSED, f"Kafka: {text_of(error)}", where, advice)
-    return broker_error(error, where)
+    return positions_error(config, GROUP, error)
