@@ -60,10 +60,10 @@ def find_positions_held_back(config: Mapping[str, str], group: str) -> HeldBack 
     try:
         listed = admin.list_topics(timeout=_ANSWER_TIMEOUT_S).topics
         count = len(listed[_POSITIONS_TOPIC].partitions) if _POSITIONS_TOPIC in listed else 0
-        found = _compare_ends(admin, [(_POSITIONS_TOPIC, partition_of_group(group, count))]) if count else []
+        held_back = _compare_ends(admin, [(_POSITIONS_TOPIC, partition_of_group(group, count))]) if count else []
     except KafkaException as failure:
         raise broker_error(failure.args[0], where) from None
-    return found[0] if found else None
+    return held_back[0] if held_back else None
 
 
 def partition_of_group(group: str, count: int) -> int:
