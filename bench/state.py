@@ -8,8 +8,8 @@
   again: a connector with state goes on after its records are written.
 - copies: with `--copies 3` each change is reported by three nodes, and the events of all are counted, too.
 - kept: bytes of the checkpoint's state for each key, and MB of memory of each kind of process, which is not to grow
-  with the keys: `--events 1000000 --rounds 1`. With `--rest` again after two dozen batches of one change, when Spark
-  has removed the log of the large ones: three minutes more.
+  with the keys: `--events 1000000 --rounds 1`. With `--rest` again after two dozen batches of one change, and after
+  Spark has twice saved the state and removed what it needs no more: three minutes more.
 - restart: seconds until a worker that is started again is ready, and until its state has done a batch.
 - expiry, of `keys`: rows expire in the same second, and how fast their null records come.
 - known, instead of all these: so many keys are on the data topic before `state=keys` is turned on, half of them with an
@@ -102,7 +102,7 @@ def main() -> None:
 
 
 def settle(bench: Backlog) -> None:
-    """Let small batches come until the state's files are of them alone: Spark first saves it, then removes the log."""
+    """Let small batches come, and Spark save the state and remove what it needs no more, twice."""
     for _ in range(2):
         for _ in range(BATCHES):
             records_before = bench.metric("records_total")

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from bench.kafka_tools import describe_group, list_transactions
 from bench.relay import Relay
 from confluent_kafka import Message
 from integration.group_offsets import commit_offsets, end_offsets, group_offsets
@@ -29,7 +30,6 @@ from integration.write_log import (
     nulls_again,
     read_counts,
 )
-from kafka_tools import describe_group, list_transactions
 from patience import eventually
 from three_brokers import relayed_listeners
 

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import struct
+import threading
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
+from bench.chaos import open_transactions
+from bench.chaos.open_transactions import end_open_transactions
 from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
-from kafka_tools import abort_transaction
 from patience import eventually
 
 from helenus_schemas.errors import HelenusError
@@ -71,6 +74,11 @@ def test_a_group_has_the_partition_that_kafka_gives_it(count: int, group: str, p
     assert partition_of_group(group, count) == partition
 
 
+@pytest.fixture(autouse=True)
+def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(open_transactions, "_OPEN_S", 1.0)
+
+
 def test_positions_that_an_open_transaction_keeps_back_say_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with Stack(tmp_path, only=["kafka"]) as stack:
         config = {"bootstrap.servers": str(stack.status().bootstrap_servers)}
@@ -94,7 +102,8 @@ def test_positions_that_an_open_transaction_keeps_back_say_so(tmp_path: Path, mo
             read_group(config, GROUP, [TopicPartition(TOPIC, 0)])
         number = int(partition.name.rpartition("-")[2])
         assert caught.value.where.endswith(f"topic __consumer_offsets, partition {number}")
-        abort_transaction(config["bootstrap.servers"], "__consumer_offsets", number, 0)
+        (ended,) = end_open_transactions(config["bootstrap.servers"], ["__consumer_offsets"])
+        assert (ended.partition, ended.offset) == (number, 0)
         (position,) = read_group(config, GROUP, [TopicPartition(TOPIC, 0)])
         assert position.offset < 0
 
@@ -107,16 +116,28 @@ def test_a_transaction_whose_end_was_left_out_is_found(tmp_path: Path) -> None:
         transact(config, "helenus-former-0", b"first")
         hung = transact(config, "helenus-former-0", b"not committed", commits=False)
         Producer({**config, "transactional.id": "helenus-former-0"}).init_transactions(30)  # fences it: it is aborted
-        assert find_held_back(config, [TOPIC, "not-there"]) == []
+        assert find_held_back(config, [TOPIC, "not-there"], 0) == []
         stack.kill("kafka")
         remove_last_batch(tmp_path / "kafka" / "data" / f"{TOPIC}-0")
         stack.start("kafka")
         transact(config, "helenus-next-0", b"second")
         # Kafka says that a transaction is committed before its mark is in the partition.
         wanted = [HeldBack(TOPIC, 0, 2, 5)]
-        eventually(lambda: find_held_back(config, [TOPIC, "not-there"]) == wanted, "the first one is found")
+        eventually(lambda: find_held_back(config, [TOPIC, "not-there"], 0) == wanted, "the first one is found")
         assert read_committed(config) == [b"first"], "and nothing that comes after"
-        abort_transaction(config["bootstrap.servers"], TOPIC, 0, 2)
-        assert find_held_back(config, [TOPIC]) == []
+        assert end_open_transactions(config["bootstrap.servers"], [TOPIC]) == wanted
+        assert find_held_back(config, [TOPIC], 0) == []
         assert read_committed(config) == [b"first", b"second"]
         del hung
+
+
+def test_a_transaction_that_ends_soon_holds_nothing_back(only_kafka: Any) -> None:
+    config = {"bootstrap.servers": str(only_kafka.status().bootstrap_servers)}
+    with closing(KafkaLog(config)) as log:
+        log.create(TOPIC, 2, {})
+    producer = transact(config, "helenus-soon-0", b"committed soon", commits=False)
+    assert len(find_held_back(config, [TOPIC], 0)) == 1
+    ending = threading.Timer(1.0, lambda: producer.commit_transaction(30))
+    ending.start()
+    assert find_held_back(config, [TOPIC], 5.0) == []
+    ending.join()

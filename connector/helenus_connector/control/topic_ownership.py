@@ -37,8 +37,8 @@ that another worker has its records.
 _one_claim = threading.Lock()
 """Queries of a worker would fence each other's claims."""
 _ADVICE = "or set fence.writers=false, if nothing but checkpoint.dir is to keep two workers apart"
-_CONFIRM_S = 2.0
-"""Longer than a batch has its transaction open, as a rule."""
+_OPEN_S = 2.0
+"""Longer than a batch has its transaction open, as a rule: that of a table which shares its data topic."""
 _END_IT = "the brokers left a transaction open: end it with kafka-transactions.sh abort, as docs/failures.md has it"
 Owner = RecordsOwner | EpochOwner
 Stopping = Callable[[], bool]
@@ -213,15 +213,9 @@ class _KafkaOwnership:
         return Claimed(former, errors)
 
     def _report_held_back(self, topics: Collection[str]) -> None:
-        """Report what transactions of former owners keep from readers of data topics, though all of these are fenced,
-        and this run has begun none.
-        """
+        """Report what transactions of former owners, which are fenced by now, keep from readers of data topics."""
         try:
-            held_back = find_held_back(self._worker.producer_config, topics) if topics else []
-            if held_back:  # or another task has a transaction open just now, of a topic that tables share
-                time.sleep(_CONFIRM_S)
-                begun = {each[:3] for each in held_back}
-                held_back = [e for e in find_held_back(self._worker.producer_config, topics) if e[:3] in begun]
+            held_back = find_held_back(self._worker.producer_config, topics, _OPEN_S) if topics else []
         except HelenusError as error:  # the next run looks again
             _log.debug("topic.not_looked_at", error=str(error))
             return

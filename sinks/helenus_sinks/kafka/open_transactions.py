@@ -11,6 +11,7 @@ counts with the coordinator, for which it has ended.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Collection, Mapping
 from typing import NamedTuple
 
@@ -20,7 +21,7 @@ from confluent_kafka.admin import AdminClient, OffsetSpec
 from helenus_sinks.kafka.errors import DeliveryReports, broker_error, new_client
 from helenus_sinks.kafka.settings import client_settings
 
-_ANSWER_TIMEOUT_S = 10.0
+_ANSWER_TIMEOUT_S = 5.0
 _POSITIONS_TOPIC = "__consumer_offsets"
 
 
@@ -33,9 +34,9 @@ class HeldBack(NamedTuple):
     end: int
 
 
-def find_held_back(config: Mapping[str, str], topics: Collection[str]) -> list[HeldBack]:
-    """Return the partitions of topics with an open transaction, in order. Topics that are not there have none. Whoever
-    calls knows that no producer has one open just now. `config` is a client's.
+def find_held_back(config: Mapping[str, str], topics: Collection[str], open_s: float) -> list[HeldBack]:
+    """Return the partitions of topics with a transaction that stays open for `open_s`, longer than producers have one
+    open; in order. Topics that are not there have none. It waits only if one is open. `config` is a client's.
 
     Raises HelenusError as `broker_error` does.
     """
@@ -44,7 +45,15 @@ def find_held_back(config: Mapping[str, str], topics: Collection[str]) -> list[H
     try:
         listed = admin.list_topics(timeout=_ANSWER_TIMEOUT_S).topics
         there = [topic for topic in sorted(topics) if topic in listed]
-        return _compare_ends(admin, [(topic, number) for topic in there for number in sorted(listed[topic].partitions)])
+        first = _compare_ends(
+            admin, [(topic, number) for topic in there for number in sorted(listed[topic].partitions)]
+        )
+        if not first:
+            return []
+        time.sleep(open_s)
+        begun = {held_back[:3] for held_back in first}
+        partitions = [(topic, partition) for topic, partition, _, _ in first]
+        return [held_back for held_back in _compare_ends(admin, partitions) if held_back[:3] in begun]
     except KafkaException as failure:
         raise broker_error(failure.args[0], where) from None
 

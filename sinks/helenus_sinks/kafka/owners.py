@@ -155,7 +155,7 @@ def claim(
             # A commit that another claim fences may also fail with an unknown error.
             passes = error.code() in FENCED | MISSING | {KafkaError.UNKNOWN}
             if not passes or not attempts_left or stopping():
-                raise _claim_error(error, config) from None
+                raise (broker_error(error, where) if stopping() else _claim_error(error, config)) from None
             if error.code() in MISSING:
                 missing |= _missing_topics(config, {made.topic for made in claimed}, where)
         time.sleep(random.uniform(0, pause_s))
