@@ -25,7 +25,14 @@ NODETOOL = Path(cassandra.__file__).with_name("nodetool.jar")
 OLD_CASSANDRA = Path(cassandra.__file__).with_name("old-cassandra.jar")
 CHUNKS = Path(chunk_reader.__file__).with_name("java") / "helenus-chunks.jar"
 SOURCES = {
-    HELENUS: (["LocalFiles.java", "Job.java", "BatchHandover.java", "BatchPlanning.java", "EventsSource.java"], 17),
+    HELENUS: (
+        [
+            *("LocalFiles.java", "Job.java", "BatchHandover.java", "BatchPlanning.java", "EventsSource.java"),
+            "BatchSink.java",
+            "StateStores.java",
+        ],
+        17,
+    ),
     NODETOOL: (["Nodetool.java"], 11),
     OLD_CASSANDRA: (["OldCassandra.java"], 11),
     CHUNKS: (["ChunkReader.java", "ChunkDeserializer.java", "ChunkConverter.java", "PulsarChunkReader.java"], 11),

@@ -22,7 +22,7 @@ class Java:
 
     def __init__(self, *answers: int | Exception) -> None:
         self.context, self.writer = MagicMock(), MagicMock()
-        self.query = self.writer.start.return_value
+        self.query = self.writer.format.return_value.option.return_value.start.return_value
         java = self.context._jvm.helenus.BatchHandover.return_value
         self.next, self.abandon = java.next, java.abandon
         self.next.side_effect, self.abandon.return_value = answers, False

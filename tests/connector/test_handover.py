@@ -126,8 +126,7 @@ class Lost:
 def start_with(name, thread_of):
     java = context._jvm.helenus.BatchHandover(context._jsc.sc())
     writer = rows.writeStream.queryName(name).option("checkpointLocation", str(run / name))
-    writer._jwrite.foreachBatch(java)
-    query = writer.start()
+    query = writer.format("helenus.BatchSink").option("handover", java.name()).start()
     thread_of(java, query)
     deadline = time.monotonic() + 60
     while query.isActive and time.monotonic() < deadline:

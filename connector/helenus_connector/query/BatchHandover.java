@@ -3,27 +3,39 @@ package helenus;
 import java.io.ByteArrayOutputStream;
 import java.io.DataOutputStream;
 import java.io.IOException;
+import java.io.InterruptedIOException;
+import java.io.UncheckedIOException;
+import java.util.Map;
 import java.util.Properties;
+import java.util.concurrent.ConcurrentHashMap;
 import java.util.concurrent.CountDownLatch;
 import java.util.concurrent.SynchronousQueue;
 import java.util.concurrent.TimeUnit;
+import java.util.concurrent.atomic.AtomicLong;
 import org.apache.spark.SparkContext;
-import org.apache.spark.api.java.function.VoidFunction2;
 import org.apache.spark.sql.Dataset;
 import org.apache.spark.sql.Row;
+import org.apache.spark.sql.execution.SparkPlan;
+import org.apache.spark.sql.execution.datasources.v2.MicroBatchScanExec;
+import org.apache.spark.sql.execution.streaming.Sink;
 import org.apache.spark.sql.streaming.StreamingQuery;
+import scala.jdk.javaapi.CollectionConverters;
 
 /**
- * The function of a query's `foreachBatch`: it hands each batch to the Python thread that asks for the next one.
+ * The sink of a query, which hands each batch to the Python thread that asks for the next one, as Spark has planned it.
  *
- * <p>PySpark's own has Java call Python, for which Python listens on a port that takes calls from anybody on the machine.
+ * <p>With `foreachBatch` Spark would plan the batch's rows once more, for whatever becomes of them; and PySpark's has Java
+ * call Python, for which Python listens on a port that takes calls from anybody on the machine.
  */
-public final class BatchHandover implements VoidFunction2<Dataset<Row>, Long> {
+public final class BatchHandover implements Sink {
     private static final String NUMBER = "helenus.batch"; // a local property of the batch's job
+    private static final Map<String, BatchHandover> WAITING = new ConcurrentHashMap<>();
+    private static final AtomicLong COUNT = new AtomicLong();
     private static final long LOOK_MS = 500; // how long the end of a query may go unnoticed
 
-    private final transient SparkContext spark;
-    private final transient SynchronousQueue<Batch> offered = new SynchronousQueue<>();
+    private final String name = "handover-" + COUNT.incrementAndGet();
+    private final SparkContext spark;
+    private final SynchronousQueue<Batch> offered = new SynchronousQueue<>();
     private final long fetchLimitMs; // after which Spark takes any other process for gone that does not answer
     private volatile Batch current;
     private volatile String abandoned;
@@ -31,6 +43,21 @@ public final class BatchHandover implements VoidFunction2<Dataset<Row>, Long> {
     public BatchHandover(SparkContext spark) {
         this.spark = spark;
         this.fetchLimitMs = spark.getConf().getTimeAsMs("spark.network.timeout", "120s");
+        WAITING.put(name, this);
+    }
+
+    /** By which the writer's option `handover` names it, for one query. */
+    @Override
+    public String name() {
+        return name;
+    }
+
+    static BatchHandover take(String name) {
+        BatchHandover handover = name == null ? null : WAITING.remove(name);
+        if (handover == null) {
+            throw new IllegalStateException("No thread of Python takes batches as " + name);
+        }
+        return handover;
     }
 
     private static final class Batch {
@@ -57,8 +84,24 @@ public final class BatchHandover implements VoidFunction2<Dataset<Row>, Long> {
      * batches any more.
      */
     @Override
-    public void call(Dataset<Row> frame, Long number) throws Exception {
-        Batch batch = new Batch(number, frame, copied(spark.getLocalProperties()));
+    public void addBatch(long number, Dataset<Row> frame) {
+        planParts(frame.queryExecution().executedPlan());
+        try {
+            await(new Batch(number, frame, copied(spark.getLocalProperties())));
+        } catch (InterruptedException stopped) { // what Spark takes for the end of a query that it stops
+            throw new UncheckedIOException(new InterruptedIOException("the query is stopped"));
+        }
+    }
+
+    /** Has the batch's source say what its tasks read: Spark asks when it makes a job of the batch, if not before. */
+    private static void planParts(SparkPlan plan) {
+        if (plan instanceof MicroBatchScanExec scan) {
+            scan.inputPartitions();
+        }
+        CollectionConverters.asJava(plan.children()).forEach(BatchHandover::planParts);
+    }
+
+    private void await(Batch batch) throws InterruptedException {
         long deadline = System.nanoTime() + TimeUnit.MILLISECONDS.toNanos(fetchLimitMs);
         while (!offered.offer(batch, LOOK_MS, TimeUnit.MILLISECONDS)) {
             if (abandoned != null) {

@@ -29,6 +29,7 @@ _BATCH_NUMBER_PROPERTY = "helenus.batch"
 """The local property of a job that `MicroBatch.collect` runs, by which its tasks know the batch; also of
 `BatchHandover.java`.
 """
+_SINK = "helenus.BatchSink"
 _RETRY_S = 1.0
 """After which a call of Java is tried again for which no file could be opened: others close theirs within seconds."""
 
@@ -71,8 +72,7 @@ def start_query(context: Any, writer: Any, process: Callable[[MicroBatch], None]
         guard(context)
         return _start_publicly(writer, process)
     java = classes.BatchHandover(context._jsc.sc())
-    writer._jwrite.foreachBatch(java)
-    query = writer.start()
+    query = writer.format(_SINK).option("handover", java.name()).start()
     try:
         serve = threading.Thread(target=_serve, args=(context, java, query, process), name="batches", daemon=True)
         serve.start()

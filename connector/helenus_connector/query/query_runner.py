@@ -53,7 +53,7 @@ NO_BATCH = "starting: no batch done yet"
 class RunProgress:
     """How far one run is. `started_at` is when its stream was started, monotonic s.
 
-    No batch of a run overlaps the next run: Java's `BatchHandover.call`, or its call of Python for `foreachBatch`,
+    No batch of a run overlaps the next run: Java's `BatchHandover.addBatch`, or its call of Python for `foreachBatch`,
     returns only when Python has done the batch, and Spark ends or stops a query only after that. Each run has an object
     of its own all the same, so that nothing of one run could count for another.
     """
