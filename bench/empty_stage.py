@@ -15,8 +15,8 @@ from helenus_connector.config.worker import WorkerSettings
 from helenus_connector.control.plan import QueryPlan
 from helenus_connector.log.choice import data_log
 from helenus_connector.query import _spark_job as job
-from helenus_connector.query._batch_limits import TaskRanges
 from helenus_connector.query._task_reader import read_parts
+from helenus_connector.query.batch_parts import TaskRanges
 from helenus_connector.query.handover import MicroBatch, start_query
 from helenus_connector.query.source import EventsSource
 from helenus_connector.query.spark_session import start_session

@@ -24,7 +24,7 @@ from pathlib import Path
 from bench.backlog import cpu_of
 from helenus_connector.config.worker import WorkerSettings
 from helenus_connector.query import _spark_job as job
-from helenus_connector.query._batch_limits import TaskRanges
+from helenus_connector.query.batch_parts import TaskRanges
 from helenus_connector.query.handover import MicroBatch, start_query
 from helenus_connector.query.spark_session import start_session
 from helenus_schemas.service.logs import setup

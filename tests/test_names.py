@@ -57,6 +57,7 @@ KEPT = {
     "agent/helenus_agent/status.py": "a field of `status --json`",
     "connector/helenus_connector/control/plan.py": "a field that another process reads",
     "connector/helenus_connector/pipeline/batch_outcome.py": "a field that another process reads",
+    "connector/helenus_connector/query/placed_reader.py": "a column of a Spark data frame",
     "connector/helenus_connector/snapshot/_ring.py": "a field of a file",
     "connector/helenus_connector/snapshot/_scan.py": "fields that another process reads",
     "connector/helenus_connector/snapshot/snapshot_store.py": "a field of a file",

@@ -21,7 +21,8 @@ CONNECTOR = "connector/helenus_connector/"
 ALLOWED = {
     "control/plan.py": "a file of the driver's, in a directory that its user alone may write",
     "query/_small_batch_process.py": "what the worker sends, by a socket that it alone has the other end of",
-    "query/small_batches.py": "what the process answers that the worker started, by the same socket",
+    "query/_process_connection.py": "what the process answers that the worker started, by the same socket",
+    "query/batch_parts.py": "a file of the driver's, in a directory that its user alone may write",
     "query/handover.py": "what a task of the same query returned",
     "query/event_packs.py": "rows of the worker's own streaming source, over Spark's authenticated connections",
     "state/keys/_operator.py": "rows that a task of the same query packed",

@@ -405,15 +405,17 @@ def _run_worker(worker: WorkerSettings, files: Mapping[str, Mapping[str, str]]) 
     from helenus_schemas.service.span_exporter import SpanQueue, traced_ratio
 
     _make_checkpoint(worker.checkpoint_dir.absolute())
-    small_batches = SmallBatches(worker)
+    small_batches, small_row_batches = SmallBatches(worker), SmallBatches(worker)
     if not worker.group_id:  # one that stands by needs none
         small_batches.fork()  # before anything has a thread
+        if any(properties.get("state") == "rows" for properties in files.values()):
+            small_row_batches.fork()
     reach(worker)
     span_queue, ratio = None, traced_ratio(worker)
     if ratio is not None:
         span_queue = SpanQueue(worker, "helenus-connector", metrics.SPANS)
     spans = None if span_queue is None else BatchSpans(span_queue, ratio or 0.0)
-    running = Worker(worker, files, spans, small_batches)
+    running = Worker(worker, files, spans, small_batches, small_row_batches)
     metrics.TWINS.is_on = worker.metrics_other_products
     is_to_end = ending.handle_signals(running.stop)
     structlog.get_logger(__name__).info("worker.starting", connectors=list(files), listeners=worker.listeners)

@@ -68,7 +68,7 @@ class Worker:
     """Runs connectors until `stop` is called, or until all that its files name have failed.
 
     `files` are the properties of connectors by name, as they were written. `spans` trace batches, if that is wanted.
-    `small_batches` may have its process already.
+    `small_batches` may have its process already, and so may `small_row_batches`, those of `state=rows`.
     """
 
     def __init__(
@@ -77,10 +77,12 @@ class Worker:
         files: Mapping[str, Mapping[str, str]],
         spans: BatchSpans | None = None,
         small_batches: SmallBatches | None = None,
+        small_row_batches: SmallBatches | None = None,
     ) -> None:
         self.worker = worker
         self._spans = spans
         self._small_batches = small_batches or SmallBatches(worker)
+        self._small_row_batches = small_row_batches or SmallBatches(worker)
         self._keyspaces = Keyspaces(worker.model, files)
         self._topics = TopicQueries(worker)
         self.connectors = Connectors(worker, self._topics.earliest)
@@ -283,6 +285,7 @@ class Worker:
         for query in self._queries.values():
             query.join()
         self._small_batches.close()
+        self._small_row_batches.close()
 
     def _end_spark(self) -> None:
         """Stop Spark, and close what asks other servers."""
@@ -364,7 +367,9 @@ class Worker:
             from helenus_connector.state.rows.query import RowsQuery  # with Arrow, which others need not load
 
             states = None if self._member is None else self._member.state_directories
-            return RowsQuery(self.worker, self.connectors, group, directory, self.snapshots, states, journals)
+            self._small_row_batches.start()
+            of_rows = self.snapshots, states, journals, self._small_row_batches
+            return RowsQuery(self.worker, self.connectors, group, directory, *of_rows)
         more = self.snapshots.need, self._spans, journals, self._small_batches
         return EventsQuery(self.worker, self.connectors, group, directory, *more)
 

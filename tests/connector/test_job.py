@@ -14,7 +14,7 @@ from pyspark.serializers import CPickleSerializer
 
 from helenus_connector.query import _spark_job as job
 from helenus_connector.query import internals
-from helenus_connector.query._batch_limits import TaskRanges, TopicRanges
+from helenus_connector.query.batch_parts import TaskRanges, TopicRanges
 from helenus_schemas.errors import HelenusError, Kind
 
 

@@ -24,8 +24,8 @@ from helenus_connector.interfaces.event import Event
 from helenus_connector.interfaces.merged_change import GapEvent, MergedChange, PoisonEvent, ReadRequest, RowChange
 from helenus_connector.log.events import OffsetRange
 from helenus_connector.pipeline.merged_stage import MergedStage
-from helenus_connector.query import _placed_reader
-from helenus_connector.query._batch_limits import TaskRanges, TopicRanges
+from helenus_connector.query import placed_reader
+from helenus_connector.query.batch_parts import TaskRanges, TopicRanges
 from helenus_connector.query.event_packs import PartitionNote, unpack_events
 from helenus_connector.state.rows._change_pack import pack_changes, unpack_changes
 from helenus_connector.state.rows._operator import MergeRules, PlaceResult, RowsOperator, in_turn
@@ -103,12 +103,12 @@ def read(
         for p, of_partition in events_by_partition.items()
     )
     in_turns = [chunk for turn in zip_longest(*chunks) for chunk in turn if chunk]
-    monkeypatch.setattr(_placed_reader, "read", lambda *_: (chunk for chunk in in_turns))
+    monkeypatch.setattr(placed_reader, "read", lambda *_: (chunk for chunk in in_turns))
     ranges = tuple(OffsetRange("events-ks.t", partition, 0, 100) for partition in events_by_partition)
     plan = QueryPlan(WorkerSettings.from_properties(LEAST, "worker"), {}, "/tmp/none", places=places)
     rules = MergeRules(patience_s=60, markers=True, trusts_absence=True).to_json()
     parts = TaskRanges([TopicRanges(ranges, "fail", 0)], 1, float(NOW), rules)  # of one byte: the limit does not count
-    return pd.concat([batch.to_pandas() for batch in _placed_reader.read_places(plan, parts)])
+    return pd.concat([batch.to_pandas() for batch in placed_reader.read_arrow(plan, parts)])
 
 
 def merged(
@@ -222,9 +222,8 @@ def test_what_was_not_read_stops_the_batch(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_a_missing_row_of_the_source_is_an_error() -> None:
-    frame = pd.DataFrame({"turn": [0, 2], "notes": [b"a", b"b"], "events": [None, None]})
     with pytest.raises(HelenusError, match="row 1"):
-        list(in_turn([frame]))
+        list(in_turn([(0, b"a", None), (2, b"b", None)]))
 
 
 def test_what_was_merged_comes_through_a_pack() -> None:

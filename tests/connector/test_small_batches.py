@@ -18,8 +18,9 @@ import pytest
 from structlog.testing import capture_logs
 
 from helenus_connector.config.worker import WorkerSettings
+from helenus_connector.query import _process_connection
 from helenus_connector.query import small_batches as module
-from helenus_connector.query._batch_limits import TaskRanges, TopicRanges
+from helenus_connector.query.batch_parts import TaskRanges, TopicRanges
 from helenus_connector.query.small_batches import SmallBatches
 from helenus_schemas.errors import HelenusError, Kind
 
@@ -31,7 +32,7 @@ WAIT_S = 60.0
 def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_START_AFTER_S", 0.0)
     monkeypatch.setattr(module, "_PAUSE_S", 0.2)
-    monkeypatch.setattr(module, "_GRACE_S", 0.1)
+    monkeypatch.setattr(_process_connection, "_GRACE_S", 0.1)
 
 
 def settings(**more: str) -> WorkerSettings:
@@ -226,7 +227,7 @@ def test_one_that_cannot_start_leaves_batches_to_spark(
 FORKS = """
 import json, os, sys, test_small_batches as t, threading, time
 from functools import partial
-from helenus_connector.query import small_batches as module
+from helenus_connector.query import _process_connection, small_batches as module
 from helenus_schemas.errors import HelenusError
 module._START_AFTER_S = 0.0
 batches = module.SmallBatches(t.settings())
@@ -244,7 +245,7 @@ try:
 except HelenusError as error:
     report["error"] = str(error)
 other, *_ = t.run_when_ready(batches)
-report["is_program"] = module._MODULE in open(f"/proc/{other}/cmdline").read()
+report["is_program"] = _process_connection._MODULE in open(f"/proc/{other}/cmdline").read()
 batches.close()
 report["ended"] = [not os.path.exists(f"/proc/{pid}") for pid in (process, other)]
 print(json.dumps(report))

@@ -25,9 +25,10 @@ from helenus_connector.control.positions import HeldPositions
 from helenus_connector.log.events import OffsetRange
 from helenus_connector.query import _batch_planner, _task_reader, _topic_losses
 from helenus_connector.query import _worker_task as tasks
-from helenus_connector.query._batch_limits import TaskRanges, TopicRanges, limited, shared_out
+from helenus_connector.query._batch_limits import limited, shared_out
 from helenus_connector.query._batch_planner import BatchPlanner
 from helenus_connector.query._topic_losses import lineages_in, other_partitions
+from helenus_connector.query.batch_parts import TaskRanges, TopicRanges
 from helenus_connector.query.event_packs import pack_events, unpack_events
 from helenus_connector.query.events_query import EventsQuery
 from helenus_connector.query.source import EventsReader

@@ -329,7 +329,7 @@ from pathlib import Path
 from pyspark import TaskContext
 from helenus_connector.config.worker import WorkerSettings
 from helenus_connector.query._spark_job import SparkJobs, offer, run
-from helenus_connector.query._batch_limits import TaskRanges
+from helenus_connector.query.batch_parts import TaskRanges
 from helenus_connector.query.spark_session import start_session
 from helenus_schemas.errors import HelenusError, Kind
 from helenus_schemas.service import logs

@@ -32,6 +32,9 @@ TABLES = {
 }
 """The events of the last one have no cells."""
 COLUMNS = ("v", "n", "l")
+STORES = "before-store-commit"
+"""Where a batch without a job is published, and the state is that of before."""
+OF_TASK = "after-merge", "before-flush", "after-flush"
 
 
 @pytest.fixture(scope="module")
@@ -294,16 +297,18 @@ def test_state_that_is_turned_on_begins_with_the_rows_of_before(pipeline: Pipeli
 
 
 @pytest.mark.long  # it starts the worker again
-@pytest.mark.parametrize("point", [*OF_DRIVER, "after-merge", "before-flush", "after-flush"])
+@pytest.mark.parametrize("point", [*OF_DRIVER, STORES, *OF_TASK, *(f"{point}:4" for point in OF_TASK)])
 def test_a_kill_between_the_steps_of_a_batch(pipeline: Pipeline, session: Any, point: str) -> None:
-    """Of a task, which Spark does again, and of the driver, which is started again."""
+    """Of a task, which Spark does again, and of the driver, which is started again. The first batch of a run is a job:
+    at a fourth visit it is the process for small batches, whose batch the next run does again.
+    """
     table, once = "merged.rows", pipeline.directory / f"rows-{point}"
     pipeline.connector.stop()
     write(session, table, 60, 11)
     pipeline.connector.start(HELENUS_FAILPOINT=f"state.{point}@{once}")
     write(session, table, 60, 12)
     eventually(once.exists, lambda: f"{point} is reached\n{pipeline.connector.tail()}")
-    if point in OF_DRIVER:
+    if point in (*OF_DRIVER, STORES):
         assert pipeline.connector.dies() != 0
         pipeline.connector.start().ready()
     agrees(pipeline, session, table)

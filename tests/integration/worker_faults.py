@@ -32,6 +32,8 @@ and before the commit of both.
 """
 DRIVER_POINTS = ("connector.before-commit",)
 """Where the driver is killed, and with it the worker."""
+STATE_POINTS = ("state.before-store-commit",)
+"""The same, of a query with `state=rows`: a batch of few events is published, and the state is that of before."""
 
 
 class WorkerFaults:
@@ -115,7 +117,7 @@ class WorkerFaults:
     def kill_at_each_point(self) -> None:
         """Start it anew, and have each point kill once: of tasks one process each, and in the end the driver."""
         visits = {point: 2 + index for index, point in enumerate(TASK_POINTS)}
-        visits |= dict.fromkeys(DRIVER_POINTS, 12)
+        visits |= dict.fromkeys((*DRIVER_POINTS, *STATE_POINTS), 12)
         self._kill_at(*visits, visits=visits)
 
     def kill_around_chunks(self) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import json
 from pathlib import Path
+from typing import Any
 
 from helenus_connector.log.events import Offsets
 from helenus_schemas.errors import HelenusError, Kind
@@ -45,13 +46,21 @@ def planned(checkpoint: Path, batch: int) -> Offsets:
     """Return where a batch ends, done or not. Raises FileNotFoundError if Spark has no such batch, and
     HelenusError(STATE).
     """
+    topics: Offsets = planned_end(checkpoint, batch)["topics"]
+    return topics
+
+
+def planned_end(checkpoint: Path, batch: int) -> dict[str, Any]:
+    """Return the source's offset at which a batch ends, done or not. Raises as `planned`."""
     file = checkpoint / "offsets" / str(batch)
     try:
-        topics: Offsets = json.loads(file.read_text().splitlines()[-1])["topics"]
-    except (ValueError, IndexError, KeyError):
+        end: dict[str, Any] = json.loads(file.read_text().splitlines()[-1])
+        if not isinstance(end["topics"], dict):
+            raise ValueError
+    except (ValueError, IndexError, KeyError, TypeError):
         problem = (
             "Spark's checkpoint is damaged: this file does not say where a batch ends. Delete it, and the file of this "
             "name in commits, to go on from the batch before"
         )
         raise HelenusError(Kind.STATE, problem, str(file)) from None
-    return topics
+    return end

@@ -2,51 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from types import MappingProxyType
-from typing import Any
+from collections.abc import Sequence
 
-from pyspark.sql.datasource import InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows
 
 from helenus_connector.log.events import OffsetRange, Offsets, Planner
+from helenus_connector.query.batch_parts import TopicRanges
 from helenus_schemas.errors import HelenusError
-
-
-@dataclass(frozen=True, slots=True)
-class TopicRanges:
-    """What a task reads of one connector's topic: ranges, all planned in `epoch`; `error` if they cannot be read.
-
-    `events` is about how many events they have, `lost` how many are known to be gone before they were read. Up to the
-    offsets in `read`, by partition, an earlier run has read them.
-    """
-
-    ranges: tuple[OffsetRange, ...]
-    data_loss: str
-    epoch: int
-    error: HelenusError | None = None
-    events: int = 0
-    lost: int = 0
-    read: Mapping[int, int] = field(default_factory=dict)
-
-
-class TaskRanges(InputPartition):
-    """What one task of Spark's reads, at most about so many bytes of it. `now` is the batch's time, `rules` are what
-    an operator with state goes by in it.
-    """
-
-    def __init__(
-        self,
-        parts: Sequence[TopicRanges],
-        most_bytes: int,
-        now: float = 0.0,
-        rules: Mapping[str, Any] = MappingProxyType({}),
-    ) -> None:
-        self.parts = tuple(parts)
-        self.most_bytes = most_bytes
-        self.now = now
-        self.rules = dict(rules)
 
 
 def limited(

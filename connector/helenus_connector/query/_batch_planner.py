@@ -23,9 +23,10 @@ from helenus_connector.control.plan import QueryPlan
 from helenus_connector.control.positions import overlaid
 from helenus_connector.log.choice import planner
 from helenus_connector.log.events import OffsetRange, Offsets, Planner, pace_s
-from helenus_connector.query._batch_limits import TaskRanges, TopicRanges, limited, shared_out
+from helenus_connector.query._batch_limits import limited, shared_out
 from helenus_connector.query._restart import RestartPositions
 from helenus_connector.query._topic_losses import Lineages, TopicLosses, cuts_in, lineage, lineages_in, text_of
+from helenus_connector.query.batch_parts import TaskRanges, TopicRanges
 from helenus_schemas.errors import HelenusError, Kind
 
 _POLL_S = 0.02

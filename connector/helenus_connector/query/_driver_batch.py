@@ -24,10 +24,10 @@ from helenus_connector.journal.transaction import outcome_entry
 from helenus_connector.pipeline.batch_outcome import BatchOutcome
 from helenus_connector.pipeline.batch_trace import TracedBatch
 from helenus_connector.query import _spark_job as job
-from helenus_connector.query._batch_limits import TaskRanges
 from helenus_connector.query._spark_job import SparkJobs
 from helenus_connector.query._worker_task import TopicResult, WaitingOfTopic, topic_task
 from helenus_connector.query.batch_metrics import GapLog, count_outcome, note_failed_attempt
+from helenus_connector.query.batch_parts import TaskRanges
 from helenus_connector.query.batch_spans import BatchSpans
 from helenus_connector.unconfirmed.keys import UnconfirmedKeys
 from helenus_connector.unconfirmed.unconfirmed_key import MOST_WAITING, TopicPartition, UnconfirmedKey

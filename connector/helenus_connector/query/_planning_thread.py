@@ -18,8 +18,8 @@ from typing import Any
 
 from pyspark.sql.streaming.datasource import ReadMaxRows
 
-from helenus_connector.query._batch_limits import TaskRanges
 from helenus_connector.query._batch_planner import BatchPlanner
+from helenus_connector.query.batch_parts import TaskRanges
 from helenus_connector.query.internals import own_classes
 from helenus_schemas.errors import HelenusError, Kind
 from helenus_schemas.service import descriptors

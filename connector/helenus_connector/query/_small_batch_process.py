@@ -4,18 +4,22 @@ helenus_connector.query._small_batch_process CONNECTION PARENT`, a file descript
 
 from __future__ import annotations
 
+import io
 import os
 import pickle
 import socket
 import sys
+from collections.abc import Sequence
 from contextlib import suppress
+from functools import partial
 from typing import NoReturn
 
 # A batch's function is of that room, and needs what it imports.
 import helenus_connector.query.events_query  # noqa: F401
 from helenus_connector.query import worker_process
+from helenus_connector.query._process_connection import ANSWER, QUESTION, SIZE
 from helenus_connector.query.garbage import freeze
-from helenus_connector.query.small_batches import SIZE
+from helenus_connector.query.small_batches import answer_by
 from helenus_schemas.errors import HelenusError, Kind, reason
 from helenus_schemas.service import logs
 
@@ -28,13 +32,14 @@ def main() -> None:
     serve(socket.socket(fileno=int(sys.argv[1])), int(sys.argv[2]))
 
 
-def serve_forked(parents_end: socket.socket, connection: socket.socket, parent: int) -> NoReturn:
+def serve_forked(parents_ends: Sequence[socket.socket], connection: socket.socket, parent: int) -> NoReturn:
     """Do the same in a process that was just forked, in a session of its own: Ctrl-C in a terminal is for the worker.
     Never returns to what the worker would do next.
     """
     try:
         worker_process.kill_with_parent()
-        parents_end.close()
+        for parents_end in parents_ends:
+            parents_end.close()
         os.setsid()
         with open(os.devnull, "rb") as nothing:
             os.dup2(nothing.fileno(), 0)
@@ -49,13 +54,32 @@ def serve(connection: socket.socket, parent: int) -> None:
     if os.getppid() != parent:  # it ended before this process could ask to end with it
         return
     with suppress(OSError), connection.makefile("rwb") as stream:
+        answer_by(partial(_ask, stream))
         stream.write(b"1")  # ready
         stream.flush()
-        while len(size := stream.read(SIZE.size)) == SIZE.size:
-            answer_bytes = answer(stream.read(*SIZE.unpack(size)))
-            stream.write(SIZE.pack(len(answer_bytes)))
-            stream.write(answer_bytes)
-            stream.flush()
+        while (request := _receive(stream)) is not None:
+            _send(stream, ANSWER, answer(request))
+
+
+def _ask(stream: io.BufferedRWPair, question: bytes) -> bytes:
+    """Return the worker's answer. There is none only if the worker has ended, or kills this process."""
+    _send(stream, QUESTION, question)
+    answered = _receive(stream)
+    if answered is None:
+        raise ConnectionError("the worker has ended")
+    return answered
+
+
+def _send(stream: io.BufferedRWPair, kind: bytes, message: bytes) -> None:
+    stream.write(SIZE.pack(len(kind) + len(message)))
+    stream.write(kind)
+    stream.write(message)
+    stream.flush()
+
+
+def _receive(stream: io.BufferedRWPair) -> bytes | None:
+    size = stream.read(SIZE.size)
+    return stream.read(*SIZE.unpack(size)) if len(size) == SIZE.size else None
 
 
 def answer(request: bytes) -> bytes:

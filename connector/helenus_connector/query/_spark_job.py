@@ -11,7 +11,6 @@ batch. Here it is one, to `Job.java`.
 
 from __future__ import annotations
 
-import io
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
@@ -20,26 +19,16 @@ from typing import Any, TypeVar
 
 from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 from pyspark.errors import PySparkException
-from pyspark.serializers import CloudPickleSerializer, CPickleSerializer
+from pyspark.serializers import CloudPickleSerializer
 
-from helenus_connector.config.run_directory import replace
-from helenus_connector.query._batch_limits import TaskRanges
+from helenus_connector.query.batch_parts import PICKLED, TaskRanges, offer, read_offered
 from helenus_connector.query.internals import own_classes
 from helenus_schemas.errors import HelenusError, Kind, error_in
 
 T = TypeVar("T")
 Function = Callable[[Iterator[TaskRanges]], Iterator[T]]
-_PICKLED = CPickleSerializer()
-"""Rows of a file: four bytes of length, and the pickled object."""
 _LARGE = 1 << 20
 """Bytes of a pickled function from which on PySpark hands it to Java by a file."""
-
-
-def offer(file: Path, parts: Sequence[TaskRanges]) -> None:
-    """Write what each task of the next batch reads. Called in the planner, or before a job."""
-    rows = io.BytesIO()
-    _PICKLED.dump_stream(parts, rows)
-    replace(file, rows.getvalue())
 
 
 class SparkJobs:
@@ -64,27 +53,17 @@ class SparkJobs:
         # Where Spark's files are encrypted (`spark.io.encryption.enabled`), that of our results would not be.
         if self._java is None or self._context._encryption_enabled:
             return self._collect_publicly(parts, function)
-        command = CloudPickleSerializer().dumps((partial(_run_partition, function), None, _PICKLED, _PICKLED))
+        command = CloudPickleSerializer().dumps((partial(_run_partition, function), None, PICKLED, PICKLED))
         if len(command) > _LARGE:  # PySpark makes a broadcast of it
             return self._collect_publicly(parts, function)
         if self.take_parts is not None:
             offer(file, parts)
         with tempfile.NamedTemporaryFile(dir=self._context._temp_dir) as results:
             self._java.run(str(file), len(parts), bytearray(command), results.name)
-            return list(_PICKLED.load_stream(results))
+            return list(PICKLED.load_stream(results))
 
     def _collect_publicly(self, parts: Sequence[TaskRanges], function: Function[T]) -> list[T]:
         return list(self._context.parallelize(parts, len(parts)).mapPartitions(function).collect())
-
-
-def _offered(file: Path) -> list[TaskRanges]:
-    """Return what `offer` wrote. Raises HelenusError."""
-    try:
-        with file.open("rb") as rows:
-            return list(_PICKLED.load_stream(rows))
-    except FileNotFoundError:
-        problem = "Spark began a batch without asking which events it has"
-        raise HelenusError(Kind.BATCH_FAILED, problem, str(file)) from None
 
 
 def _run_partition(function: Function[T], _: int, parts: Iterator[TaskRanges]) -> Iterator[T]:
@@ -101,7 +80,10 @@ def run(
     that the batch reads. What `run_small` returns for its parts and that function, unless it is None, is instead of a
     job. Raises HelenusError if a task raised it, and what Spark raises.
     """
-    parts = _offered(file) if jobs.take_parts is None else jobs.take_parts()
+    parts = read_offered(file) if jobs.take_parts is None else jobs.take_parts()
+    if parts is None:
+        problem = "Spark began a batch without asking which events it has"
+        raise HelenusError(Kind.BATCH_FAILED, problem, str(file))
     try:
         if not parts:
             return []

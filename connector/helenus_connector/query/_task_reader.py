@@ -13,7 +13,7 @@ from helenus_connector.config.worker import WorkerSettings
 from helenus_connector.interfaces.event import Event
 from helenus_connector.log.choice import read
 from helenus_connector.log.events import Message, OffsetRange
-from helenus_connector.query._batch_limits import TaskRanges
+from helenus_connector.query.batch_parts import TaskRanges
 from helenus_connector.query.event_packs import PartitionNote
 from helenus_schemas.errors import HelenusError
 

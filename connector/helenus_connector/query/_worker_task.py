@@ -26,9 +26,9 @@ from helenus_connector.pipeline.batch_outcome import BatchOutcome
 from helenus_connector.pipeline.batch_trace import UNTRACED, TableTrace, TracedBatch
 from helenus_connector.pipeline.stage import Stage
 from helenus_connector.query import worker_process
-from helenus_connector.query._batch_limits import TaskRanges
 from helenus_connector.query._new_tables import Preparation, prepare_ahead
 from helenus_connector.query._task_reader import read_parts
+from helenus_connector.query.batch_parts import TaskRanges
 from helenus_connector.query.garbage import freeze
 from helenus_connector.query.worker_process import StageParts
 from helenus_connector.unconfirmed.unconfirmed_key import MOST_WAITING, UnconfirmedKey

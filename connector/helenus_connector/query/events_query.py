@@ -24,12 +24,12 @@ from helenus_connector.control.topic_ownership import TopicOwnership
 from helenus_connector.journal.pulsar_journals import GroupPosition, PulsarJournals
 from helenus_connector.journal.recovery import DriverMemory, JournalOfRun
 from helenus_connector.journal.support import NOT_FENCED, not_supported, obstacle
-from helenus_connector.query._batch_limits import TaskRanges
 from helenus_connector.query._driver_batch import DriverBatches
 from helenus_connector.query._planning_thread import PlanningThread
 from helenus_connector.query._spark_job import Function, SparkJobs
 from helenus_connector.query._worker_task import TopicResult
 from helenus_connector.query.batch_metrics import note_failed_attempt
+from helenus_connector.query.batch_parts import TaskRanges
 from helenus_connector.query.batch_spans import BatchSpans
 from helenus_connector.query.handover import MicroBatch
 from helenus_connector.query.query_runner import QueryRunner

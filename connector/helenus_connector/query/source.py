@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 
     from helenus_connector.query._batch_planner import BatchPlanner
 
-PLACED = "place int, turn int, notes binary, events binary"
+PLACE = "place"
+PLACED = f"{PLACE} int, turn int, notes binary, events binary"
 """What an operator with state gets: each row is of one partition, which `place` names, and has
 `PartitionNote`s of it or events, as `event_packs.pack_events`; `turn` counts its rows from 0.
 """
@@ -76,23 +77,24 @@ class EventsReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return end
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        from helenus_connector.query.batch_parts import note_planned, offer
+
         planner = self._open_planner()
         parts = planner.partitions(start, end)
         if self._placed:
+            note_planned(planner.plan.parts_file, end, parts)  # for a batch that is no job
             return parts
-        from helenus_connector.query._spark_job import offer
-
         offer(planner.plan.parts_file, parts)
         return []
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         from helenus_connector.control.plan import QueryPlan
-        from helenus_connector.query._batch_limits import TaskRanges
-        from helenus_connector.query._placed_reader import read_places
+        from helenus_connector.query.batch_parts import TaskRanges
         from helenus_connector.query.garbage import freeze
+        from helenus_connector.query.placed_reader import read_arrow
 
         assert isinstance(partition, TaskRanges)
-        yield from read_places(QueryPlan.loads(self._plan), partition)
+        yield from read_arrow(QueryPlan.loads(self._plan), partition)
         freeze("source")
 
     def commit(self, end: dict[str, Any]) -> None:

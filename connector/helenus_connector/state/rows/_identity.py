@@ -7,6 +7,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 from helenus_connector.control.checkpoint import latest, latest_committed
 from helenus_connector.journal.batch_marks import BatchMarks
@@ -18,6 +19,8 @@ NAME = "state.about"
 """Of the file."""
 _VERSION = 2
 """Version 1 was of states whose keys did not lie on `pages`."""
+_NUMBERS_PER_PLACE = 100
+"""Numbers that are tried for each partition: one in `slots` of them goes to the right store."""
 
 
 @dataclass(frozen=True)
@@ -107,3 +110,14 @@ def check_identity(identity: StateIdentity, table: str, topic: str, partitions: 
 def advice(checkpoint: Path) -> str:
     """Return what to do with state that can't be used."""
     return f"delete {checkpoint}, or set another query.group: events are then read, and rows snapshot, once more"
+
+
+def places(spark: Any, partitions: int, slots: int) -> tuple[int, ...]:
+    """Return a number for each partition, by which Spark gives partitions to the stores in turns: n goes to the store n
+    % slots.
+    """
+    hashed = f"pmod(hash(cast(id AS int)), {slots}) AS slot"
+    numbers: Mapping[int, list[int]] = {slot: [] for slot in range(slots)}
+    for row in spark.range(partitions * _NUMBERS_PER_PLACE).selectExpr("cast(id AS int) AS id", hashed).collect():
+        numbers[row.slot].append(row.id)
+    return tuple(numbers[n % slots][n // slots] for n in range(partitions))

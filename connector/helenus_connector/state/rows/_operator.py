@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle, TimerValues
 
 from helenus_connector.interfaces.event import Event
+from helenus_connector.interfaces.store import Store
 from helenus_connector.query import worker_process
 from helenus_connector.query.event_packs import PartitionNote, unpack_events
 from helenus_connector.query.garbage import freeze
@@ -35,6 +36,8 @@ from helenus_schemas.service.failpoints import reach
 
 OUTPUT = "notes binary, merged binary, ended binary"
 """Of each partition a row with its notes, rows of packed changes, and a row with a pickled `PlaceResult`."""
+TurnRow = tuple[bytes | None, bytes | None]
+"""The notes and the events of a row of `PLACED`."""
 
 
 class PlaceResult(NamedTuple):
@@ -83,38 +86,34 @@ class MergeRules:
         return cls(**{**fields, "proven_up_to": proven_up_to})
 
 
-class RowsOperator(StatefulProcessor):
-    """Takes rows of the source's `PLACED`, grouped by place. `table` gives the current table, given True as all nodes
-    have it, and `request_table` asks for it ahead; what `is_cassandra_3` gives is as of `TopicPartitionMerger`. Raises
-    HelenusError for what must not be skipped: then the batch fails, and is repeated as a whole.
+class MergedRow(NamedTuple):
+    """A row of `OUTPUT`."""
+
+    notes: bytes | None = None
+    merged: bytes | None = None
+    ended: bytes | None = None
+
+
+class PlaceMerge:
+    """The merge of the places of one task or of one batch, by the definition of the table as of its first place: the
+    batch's events were read before. `table` and `is_cassandra_3` are as of `RowsOperator`.
     """
 
-    def __init__(
-        self,
-        table: Callable[..., Table],
-        is_cassandra_3: Callable[[], bool],
-        request_table: Callable[[], None] | None = None,
-    ) -> None:
-        self._table, self._is_cassandra_3, self._request_table = table, is_cassandra_3, request_table
+    def __init__(self, table: Callable[..., Table], is_cassandra_3: Callable[[], bool]) -> None:
+        self._table, self._is_cassandra_3 = table, is_cassandra_3
         self._definition: Table | None = None
-        self._store: Any = None
 
-    def init(self, handle: StatefulProcessorHandle) -> None:
-        worker_process.end_with_parent()
-        if self._request_table is not None:
-            self._request_table()
-        self._store = SparkStore.open(handle)
+    def merge(self, rows: Iterator[TurnRow], below: Store) -> Iterator[MergedRow]:
+        """Merge a place's rows of the source's `PLACED`, in their turns, into its store, and give those of `OUTPUT`.
+        Raises HelenusError for what must not be skipped: then the batch fails, and is repeated as a whole.
+        """
+        return refuse_unknown_versions(self._merge(rows, below))
 
-    def handleInputRows(self, key: Any, rows: Iterator[Any], timerValues: TimerValues) -> Iterator[Any]:  # noqa: ARG002, N802, N803
-        return refuse_unknown_versions(self._merge(rows))
-
-    def _merge(self, rows: Iterator[Any]) -> Iterator[Any]:
-        ordered_rows = in_turn(rows)
-        notes = _notes(next(ordered_rows)[0])
-        yield _frame(notes=pickle.dumps(notes))
-        # Once for all places of a task: the batch's events were read before the task began.
+    def _merge(self, rows: Iterator[TurnRow], below: Store) -> Iterator[MergedRow]:
+        notes = _notes(next(rows)[0])
+        yield MergedRow(notes=pickle.dumps(notes))
         table = self._definition = self._definition or self._table()
-        (first_note, *_), store = notes, Pages(self._store)
+        (first_note, *_), store = notes, Pages(below)
         table_fields = table, KeyCodec(table), store, first_note.partition, table.gc_grace_s
         rules = MergeRules.from_json(first_note.rules)
         merger = TopicPartitionMerger(
@@ -132,7 +131,7 @@ class RowsOperator(StatefulProcessor):
 
         def events() -> Iterator[Event]:
             nonlocal read_count
-            for note_bytes, pack in ordered_rows:
+            for note_bytes, pack in rows:
                 later_notes.extend(row_notes := _notes(note_bytes))
                 merger.reporting_nodes.update(*(note.copies for note in row_notes))
                 for event in unpack_events(bytes(pack)) if pack is not None else ():
@@ -140,11 +139,11 @@ class RowsOperator(StatefulProcessor):
                     yield event
 
         for pack in pack_changes(merger.take(events(), first_note.now, has_lost=any(note.lost for note in notes))):
-            yield _frame(merged=pack)
+            yield MergedRow(merged=pack)
         store.flush()
         reach("state.after-merge")
         if later_notes:
-            yield _frame(notes=pickle.dumps(later_notes))
+            yield MergedRow(notes=pickle.dumps(later_notes))
         copies_left_out = Counter[str]()
         for note in later_notes:
             copies_left_out.update(note.copies)
@@ -160,24 +159,57 @@ class RowsOperator(StatefulProcessor):
         nodes = frozenset(merger.nodes_without_cells), frozenset(merger.nodes_with_cells) | copies_left_out.keys()
         columns = frozenset((column.name, column.type) for column in table.values)
         result = PlaceResult(first_note.partition, merger.next_due, *counts, *nodes, columns, merger.disturbances)
-        yield _frame(ended=pickle.dumps(result))
+        yield MergedRow(ended=pickle.dumps(result))
+
+
+class RowsOperator(StatefulProcessor):
+    """Takes rows of the source's `PLACED`, grouped by place. `table` gives the current table, given True as all nodes
+    have it, and `request_table` asks for it ahead; what `is_cassandra_3` gives is as of `TopicPartitionMerger`. Raises
+    as `PlaceMerge`.
+    """
+
+    def __init__(
+        self,
+        table: Callable[..., Table],
+        is_cassandra_3: Callable[[], bool],
+        request_table: Callable[[], None] | None = None,
+    ) -> None:
+        self._place_merge = PlaceMerge(table, is_cassandra_3)
+        self._request_table = request_table
+        self._store: Any = None
+
+    def init(self, handle: StatefulProcessorHandle) -> None:
+        worker_process.end_with_parent()
+        if self._request_table is not None:
+            self._request_table()
+        self._store = SparkStore.open(handle)
+
+    def handleInputRows(self, key: Any, rows: Iterator[Any], timerValues: TimerValues) -> Iterator[Any]:  # noqa: ARG002, N802, N803
+        import pandas as pd
+
+        for row in self._place_merge.merge(in_turn(_rows_of(rows)), self._store):
+            yield pd.DataFrame({name: [field] for name, field in row._asdict().items()})
 
     def close(self) -> None:
         freeze(("operator", worker_process.count("definition")))
 
 
-def in_turn(frames: Iterable[Any]) -> Iterator[tuple[bytes | None, bytes | None]]:
+def _rows_of(frames: Iterable[Any]) -> Iterator[tuple[int, bytes | None, bytes | None]]:
+    for frame in frames:
+        yield from zip(frame["turn"], frame["notes"], frame["events"], strict=True)
+
+
+def in_turn(rows: Iterable[tuple[int, bytes | None, bytes | None]]) -> Iterator[TurnRow]:
     """Return the notes and events of a partition's rows, ordered by their `turn`, in which they nearly always come.
     Raises BATCH_FAILED if one is missing.
     """
-    early_rows: dict[int, tuple[bytes | None, bytes | None]] = {}
+    early_rows: dict[int, TurnRow] = {}
     turn = 0
-    for frame in frames:
-        for row_turn, notes, events in zip(frame["turn"], frame["notes"], frame["events"], strict=True):
-            early_rows[int(row_turn)] = notes, events
-            while (next_row := early_rows.pop(turn, None)) is not None:
-                yield next_row
-                turn += 1
+    for row_turn, notes, events in rows:
+        early_rows[int(row_turn)] = notes, events
+        while (next_row := early_rows.pop(turn, None)) is not None:
+            yield next_row
+            turn += 1
     if early_rows or not turn:
         raise HelenusError(Kind.BATCH_FAILED, f"row {turn} of a place's events is missing")
 
@@ -189,9 +221,3 @@ def _notes(data: bytes | None) -> list[PartitionNote]:
         if note.error is not None:
             raise note.error
     return notes
-
-
-def _frame(**fields: bytes) -> Any:
-    import pandas as pd
-
-    return pd.DataFrame({name: [fields.get(name)] for name in ("notes", "merged", "ended")})

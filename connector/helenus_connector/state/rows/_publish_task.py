@@ -6,9 +6,7 @@ import pickle
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
-
-import pyarrow as pa
+from typing import TYPE_CHECKING, Any
 
 from helenus_connector.cassandra_rows.table_definition import read_definition, request_version
 from helenus_connector.config.connector import ConnectorSettings
@@ -25,12 +23,15 @@ from helenus_connector.query.garbage import freeze
 from helenus_connector.query.handover import batch_number
 from helenus_connector.query.worker_process import StageParts
 from helenus_connector.state.rows._change_pack import unpack_changes
-from helenus_connector.state.rows._operator import PlaceResult
+from helenus_connector.state.rows._operator import MergedRow, PlaceResult
 from helenus_schemas.cql.table import Table
 from helenus_schemas.service import logs
 from helenus_schemas.service.cassandra import is_cassandra_3
 from helenus_schemas.service.failpoints import reach
 from helenus_sinks.kafka.owned_log import OwnedKafkaLog
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 DONE = "done binary"
 
@@ -98,32 +99,50 @@ def publish(
 def _publish(
     plan: QueryPlan, settings: ConnectorSettings, marks: BatchMarks | None, batches: Iterator[pa.RecordBatch]
 ) -> Iterator[pa.RecordBatch]:
+    import pyarrow as pa
+
     worker_process.end_with_parent()
     marked = None if marks is None else marks.batch(batch_number())
-    logs.follow(plan.logging)
-    result: PublishResult | None = None
     current_table = CurrentTable(settings)
     current_table.request()
     worker_process.refuse_repetition(plan)
+    rows = (MergedRow(**row) for batch in batches for row in batch.to_pylist())
+    result = publish_rows(plan, settings, marked, rows, current_table)
+    if result is not None:
+        yield pa.RecordBatch.from_arrays([pa.array([pickle.dumps(result)], pa.binary())], names=["done"])
+    freeze(("state", worker_process.count("stage")))
+
+
+def publish_rows(
+    plan: QueryPlan,
+    settings: ConnectorSettings,
+    marked: MarkedBatch | None,
+    rows: Iterator[MergedRow],
+    current_table: Callable[[], Table],
+) -> PublishResult | None:
+    """Publish rows of `_operator.OUTPUT` for a plan of this one table, as the part of a batch, and return the result,
+    or None where there are none. A `marked` batch is published once. Raises HelenusError, also what `rows` raises.
+    """
+    logs.follow(plan.logging)
+    result: PublishResult | None = None
     with enter(plan.checkpoint, plan.start):
         stage: MergedStage | None = None
         place_results: list[PlaceResult] = []
         ends: dict[Place, int] = {}
         lost = 0
         try:
-            for batch in batches:
-                for row in batch.to_pylist():
-                    if stage is None:
-                        stage = stage_of(plan, settings, marked is not None)
-                        stage.begin(current_table())
-                    notes: list[PartitionNote] = pickle.loads(row["notes"]) if row["notes"] is not None else []
-                    lost += sum(note.lost for note in notes)
-                    ends |= {(note.topic, note.partition): note.planned_end for note in notes}
-                    if row["merged"] is not None:
-                        changes = unpack_changes(row["merged"])
-                        stage.take_all(c for c in changes if not _is_published(c, settings, marked))
-                    if row["ended"] is not None:
-                        place_results.append(pickle.loads(row["ended"]))
+            for row in rows:
+                if stage is None:
+                    stage = stage_of(plan, settings, marked is not None)
+                    stage.begin(current_table())
+                notes: list[PartitionNote] = pickle.loads(row.notes) if row.notes is not None else []
+                lost += sum(note.lost for note in notes)
+                ends |= {(note.topic, note.partition): note.planned_end for note in notes}
+                if row.merged is not None:
+                    changes = unpack_changes(row.merged)
+                    stage.take_all(c for c in changes if not _is_published(c, settings, marked))
+                if row.ended is not None:
+                    place_results.append(pickle.loads(row.ended))
             if stage is not None:
                 stage.check({column for place_result in place_results for column in place_result.columns})
                 reach("state.before-flush")
@@ -141,8 +160,7 @@ def _publish(
     if result is not None:
         result.outcome.lost = lost
         _count(result.outcome, place_results)
-        yield pa.RecordBatch.from_arrays([pa.array([pickle.dumps(result)], pa.binary())], names=["done"])
-    freeze(("state", worker_process.count("stage")))
+    return result
 
 
 def _is_published(merged: MergedChange, settings: ConnectorSettings, marked: MarkedBatch | None) -> bool:

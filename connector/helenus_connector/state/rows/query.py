@@ -2,8 +2,8 @@
 
     events → by partition → `RowsOperator`, with its state on Spark → `publish`
 
-A failure fails the query: the batch is repeated as a whole, from the state before it. So no event is retried while the
-state moves on, and no offset can be moved.
+A batch of few events is done without a job (`_small_batch`). A failure fails the query: the batch is repeated as a
+whole, from the state before it. So no event is retried while the state moves on, and no offset can be moved.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import contextlib
 import dataclasses
 import secrets
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import closing
 from functools import partial
 from pathlib import Path
@@ -40,13 +40,15 @@ from helenus_connector.log.events import behind, ends
 from helenus_connector.query.batch_metrics import GapLog, count_outcome, note_failed_attempt
 from helenus_connector.query.handover import MicroBatch
 from helenus_connector.query.query_runner import QueryRunner
-from helenus_connector.query.source import EventsSource
+from helenus_connector.query.small_batches import SmallBatches
+from helenus_connector.query.source import PLACE, EventsSource
 from helenus_connector.query.spark_session import settled_task_slots, task_slots
 from helenus_connector.snapshot.snapshots import Snapshots
 from helenus_connector.state.rows import _identity
 from helenus_connector.state.rows._identity import StateIdentity
 from helenus_connector.state.rows._operator import OUTPUT, MergeRules, PlaceResult, RowsOperator
 from helenus_connector.state.rows._publish_task import DONE, CurrentTable, PublishResult, publish
+from helenus_connector.state.rows._small_batch import SmallRowsBatches
 from helenus_connector.state.store.rocksdb import measure_state, new_session
 from helenus_schemas.errors import HelenusError, Kind, error_in
 from helenus_schemas.service.failpoints import reach
@@ -57,15 +59,13 @@ _QUIET_S = 5.0
 """Time without a disturbance before the table is snapshot: nodes report one TRUNCATE within seconds of each other."""
 _LATE_S = 120.0
 """A file system that workers share may show a file of another host as late as that: NFS does after a minute at most."""
-_NUMBERS_PER_PLACE = 100
-"""Numbers that are tried for each partition: one in `slots` of them goes to the right store."""
 
 
 class RowsQuery(QueryRunner):
     """The query of one `query.group`, which runs from `start` until `stop`. `directory` is the run's own; `snapshots`
     give a state the rows that were there before, and are told when changes were lost. Its table's task is told of what
     fails, and says when to try again. In a group `states` says where the state is, and on Pulsar its leader has
-    `journals`.
+    `journals`. `small_batches` has the worker's process for those.
     """
 
     keeps_rows = True
@@ -79,6 +79,7 @@ class RowsQuery(QueryRunner):
         snapshots: Snapshots,
         states: StateDirectories | None = None,
         journals: PulsarJournals | None = None,
+        small_batches: SmallBatches | None = None,
     ) -> None:
         super().__init__(f"query.group {group}", f"merge-{group}", group, worker.checkpoint_dir.absolute() / group)
         self._worker = worker
@@ -97,6 +98,9 @@ class RowsQuery(QueryRunner):
         self._place_counts: dict[int, tuple[int, int]] = {}
         self._home = StateHome(self._local)
         self._query: Any = None
+        self._small_batches = small_batches
+        self._small: SmallRowsBatches | None = None
+        self._state_bytes = 0
         self._gaps = GapLog()
         self._nodes_without_cells: set[str] = set()
         self._snapshot_ends: dict[str, int] | None = None
@@ -136,7 +140,7 @@ class RowsQuery(QueryRunner):
         try:
             self._run_query(spark, task)
         finally:
-            self._plan = self._identity = None
+            self._plan = self._identity = self._query = self._small = None
             self._connectors.note_written_topics(self._group, ())
 
     def _find_task(self) -> Task | None:
@@ -211,6 +215,8 @@ class RowsQuery(QueryRunner):
         if query is None:
             return
         _log.info("query.started", group=self._group, state="rows")
+        if self._small_batches is not None:
+            self._small = SmallRowsBatches.of_run(self._small_batches, spark.sparkContext, query, self.checkpoint)
         self._query, self._identity = query, identity
         self.watch(query)
         self._home.save_at_end()
@@ -309,7 +315,7 @@ class RowsQuery(QueryRunner):
             identity = StateIdentity(
                 task.table,
                 topic,
-                places(spark, partitions, slots),
+                _identity.places(spark, partitions, slots),
                 slots,
                 # Then a row of before counts as one that was not there: nothing is read to learn more of it.
                 is_whole=task.settings.snapshot_mode == "never",
@@ -352,7 +358,7 @@ class RowsQuery(QueryRunner):
         source = session.readStream.format("helenus-events").option("plan", str(plan.file)).option("placed", "true")
         current_table = CurrentTable(task.settings)
         operator = RowsOperator(current_table, current_table.is_cassandra_3, current_table.request)
-        merged = source.load().groupBy("place").transformWithStateInPandas(operator, OUTPUT, "Append", "None")
+        merged = source.load().groupBy(PLACE).transformWithStateInPandas(operator, OUTPUT, "Append", "None")
         # A part of the query's own plan: to plan it anew for each batch took a tenth of a small one's time.
         published = merged.mapInArrow(publish(plan, task.settings, marks), DONE)
         process = partial(self._process, plan, task, marks)
@@ -367,7 +373,13 @@ class RowsQuery(QueryRunner):
             if marks is not None:  # before it is published, or a disk that forgets it would leave an older state
                 sync_planned(self.checkpoint, batch.number)
             self._home.save()
-            results: list[PublishResult] = batch.collect()
+            small = self._small
+            results = None if small is None else small.run(plan, task.settings, marks, batch.number, self._is_running)
+            if results is None:
+                results = batch.collect()
+                self._state_bytes = measure_state(self._query) or self._state_bytes
+            elif small is not None:
+                self._state_bytes = small.state_bytes
         except (PySparkException, Py4JError) as failure:
             raise error_in(str(failure)) or failure from None
         self._apply_results(plan, task, results)
@@ -376,6 +388,10 @@ class RowsQuery(QueryRunner):
         metrics.BATCH_SECONDS.observe(seconds)
         metrics.STATE_BATCH_SECONDS.labels(*task.labels).set(seconds)
         reach("state.before-commit")
+
+    def _is_running(self) -> bool:
+        query = self._query
+        return not self.is_stopped and query is not None and bool(query.isActive)
 
     def _apply_results(self, plan: QueryPlan, task: Task, results: list[PublishResult]) -> None:
         """Report to the task what a batch did, and to the planner when the next row expires."""
@@ -389,7 +405,7 @@ class RowsQuery(QueryRunner):
         task.note_success()
         metrics.ROWS_KEPT.labels(*task.labels).set(sum(rows for rows, _ in self._place_counts.values()))
         metrics.STATE_WAITING.labels(*task.labels).set(sum(entries for _, entries in self._place_counts.values()))
-        metrics.STATE_BYTES.labels(*task.labels).set(measure_state(self._query))
+        metrics.STATE_BYTES.labels(*task.labels).set(self._state_bytes)
         replace(plan.due_file, repr(min(self._due_times.values())).encode() if self._due_times else b"")
 
     def _note_place(self, result: PlaceResult) -> None:
@@ -421,14 +437,3 @@ class RowsQuery(QueryRunner):
         task.state_error = error
         if new_nodes:
             _log.warning("state.without_cells", connector=task.connector, table=task.table, reason=str(error))
-
-
-def places(spark: Any, partitions: int, slots: int) -> tuple[int, ...]:
-    """Return a number for each partition, by which Spark gives partitions to the stores in turns: n goes to the store n
-    % slots.
-    """
-    hashed = f"pmod(hash(cast(id AS int)), {slots}) AS slot"
-    numbers: Mapping[int, list[int]] = {slot: [] for slot in range(slots)}
-    for row in spark.range(partitions * _NUMBERS_PER_PLACE).selectExpr("cast(id AS int) AS id", hashed).collect():
-        numbers[row.slot].append(row.id)
-    return tuple(numbers[n % slots][n // slots] for n in range(partitions))

@@ -1,4 +1,4 @@
-"""What a task reads for an operator with state: all of its ranges, as rows of Arrow's."""
+"""What a task reads for an operator with state: all of its ranges, as rows."""
 
 from __future__ import annotations
 
@@ -8,29 +8,49 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import replace
-
-import pyarrow as pa
+from typing import TYPE_CHECKING, NamedTuple
 
 from helenus_connector.control.plan import QueryPlan
 from helenus_connector.log.choice import read
 from helenus_connector.log.events import OffsetRange
-from helenus_connector.query._batch_limits import TaskRanges
+from helenus_connector.query.batch_parts import TaskRanges
 from helenus_connector.query.event_packs import CopyFilter, PartitionNote, pack_events
 from helenus_schemas.errors import HelenusError, Kind
 
-_PLACED = pa.schema([("place", pa.int32()), ("turn", pa.int32()), ("notes", pa.binary()), ("events", pa.binary())])
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 
-def read_places(plan: QueryPlan, task_ranges: TaskRanges) -> Iterator[pa.RecordBatch]:
-    """Yield rows of `source.PLACED` for an operator with state: of each partition a note of it, then its events.
+class PlacedRow(NamedTuple):
+    """One row of `source.PLACED`: the `turn`-th of a place, from 0, since a shuffle need not keep their order."""
+
+    place: int
+    turn: int
+    notes: bytes | None = None
+    events: bytes | None = None
+
+
+def read_arrow(plan: QueryPlan, task_ranges: TaskRanges) -> Iterator[pa.RecordBatch]:
+    """Yield the same as `read_places`, as Arrow's rows."""
+    import pyarrow as pa
+
+    kinds = pa.int32(), pa.int32(), pa.binary(), pa.binary()
+    schema = pa.schema(list(zip(PlacedRow._fields, kinds, strict=True)))
+    for row in read_places(plan, task_ranges):
+        columns = [pa.array([field], kind) for field, kind in zip(row, kinds, strict=True)]
+        yield pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+def read_places(plan: QueryPlan, task_ranges: TaskRanges) -> Iterator[PlacedRow]:
+    """Yield rows for an operator with state: of each partition a note of it, then its events.
 
     All of its ranges are read, whatever their bytes: a batch that is repeated must have the same events.
     """
     turns = Counter[int]()
 
-    def numbered_row(partition_number: int, **fields: bytes) -> pa.RecordBatch:
+    def numbered_row(partition_number: int, **fields: bytes) -> PlacedRow:
         turns[partition_number] += 1
-        return _placed_row(plan.places[partition_number], turns[partition_number] - 1, **fields)
+        return PlacedRow(plan.places[partition_number], turns[partition_number] - 1, **fields)
 
     ranges: list[OffsetRange] = []
     notes: dict[int, PartitionNote] = {}
@@ -54,7 +74,7 @@ def read_places(plan: QueryPlan, task_ranges: TaskRanges) -> Iterator[pa.RecordB
         if number >= len(plan.places):
             problem = f"the events topic has a partition {number}, and had {len(plan.places)} when the state began"
             note = replace(note, error=HelenusError(Kind.STATE, problem, note.topic))
-            yield _placed_row(plan.places[0], 0, notes=pickle.dumps([note]))
+            yield PlacedRow(plan.places[0], 0, notes=pickle.dumps([note]))
             return
         yield numbered_row(number, notes=pickle.dumps([note]))
     late_notes: list[PartitionNote] = []
@@ -86,13 +106,3 @@ def read_places(plan: QueryPlan, task_ranges: TaskRanges) -> Iterator[pa.RecordB
     ]
     for note in late_notes:
         yield numbered_row(note.partition, notes=pickle.dumps([note]))
-
-
-def _placed_row(
-    partition_value: int, turn: int, notes: bytes | None = None, events: bytes | None = None
-) -> pa.RecordBatch:
-    """Return one row of `source.PLACED`: the `turn`-th of a partition, from 0, since a shuffle need not keep their
-    order.
-    """
-    fields = zip((partition_value, turn, notes, events), _PLACED.types, strict=True)
-    return pa.RecordBatch.from_arrays([pa.array([field], kind) for field, kind in fields], schema=_PLACED)
