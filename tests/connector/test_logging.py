@@ -35,7 +35,7 @@ QueryPlan(worker, {}, directory).save()
 START = {
     "planner": "from helenus_connector.query._batch_planner import BatchPlanner; "
     "BatchPlanner(f'{sys.argv[1]}/default.plan')",
-    "reading": "from helenus_connector.query._batch_limits import *; "
+    "reading": "from helenus_connector.query.batch_parts import *; "
     "list(load('read')(TaskRanges([TopicRanges((), 'fail', 0)], 1)))",
     "task": "list(load('task')(iter([])))",
 }

@@ -106,7 +106,7 @@ def test_a_state_that_begins_needs_the_rows_of_before(
     settings = WorkerSettings.from_properties({**LEAST, "checkpoint.dir": str(tmp_path)}, "worker")
     broker = SimpleNamespace(partitions=lambda topics: dict.fromkeys(topics, 3), close=lambda: None)
     monkeypatch.setattr(merger_module, "planner", lambda _: broker)
-    monkeypatch.setattr(merger_module, "places", lambda *_: (0, 1, 2))
+    monkeypatch.setattr(merger_module._identity, "places", lambda *_: (0, 1, 2))
     began: list[Task] = []
     parts: tuple[Any, Any] = (
         SimpleNamespace(term=""),
