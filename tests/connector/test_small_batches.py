@@ -21,7 +21,7 @@ from helenus_connector.config.worker import WorkerSettings
 from helenus_connector.query import _process_connection
 from helenus_connector.query import small_batches as module
 from helenus_connector.query.batch_parts import TaskRanges, TopicRanges
-from helenus_connector.query.small_batches import SmallBatches
+from helenus_connector.query.small_batches import SmallBatches, ask
 from helenus_schemas.errors import HelenusError, Kind
 
 MOST = 100
@@ -150,6 +150,70 @@ def test_one_that_is_stopped_in_the_middle_of_its_answer_holds_up_no_end(batches
 def test_a_large_answer_is_whole(batches: SmallBatches) -> None:
     run_when_ready(batches)
     assert run(batches, answer_at_length, 1) == [bytes(1 << 26)]
+
+
+class Answers:
+    """Answers questions by their length in zeros, after it has begun."""
+
+    def __init__(self, answer: Any = None) -> None:
+        self.begun = 0
+        self._answer = answer or (lambda question: bytes(len(question) + 1))
+
+    def begin(self) -> None:
+        self.begun += 1
+
+    def answer(self, question: bytes) -> bytes:
+        assert self.begun == 1
+        return bytes(self._answer(question))
+
+
+def ask_at_length(_: Iterator[TaskRanges]) -> Iterator[int]:
+    """More than a socket takes, both ways."""
+    for size in (0, 3, 1 << 25):
+        yield len(ask(bytes(size)))
+
+
+def test_questions_are_answered_in_between_however_long(batches: SmallBatches) -> None:
+    process, *_ = run_when_ready(batches)
+    answers = Answers()
+    results = batches.run(parts(1), ask_at_length, 0, lambda: True, answers)
+    assert (results, answers.begun) == ([1, 4, (1 << 25) + 1], 1)
+    assert run(batches, process_and_sizes, 5) == [process, 5]
+
+
+def test_who_answers_begins_with_no_batch_that_is_a_job(batches: SmallBatches) -> None:
+    run_when_ready(batches)
+    answers = Answers()
+    assert batches.run(parts(MOST + 1), ask_at_length, 0, lambda: True, answers) is None
+    assert answers.begun == 0
+
+
+def test_what_answering_raises_ends_the_batch_and_the_process(batches: SmallBatches) -> None:
+    process, *_ = run_when_ready(batches)
+
+    def fail_to_answer(_: bytes) -> bytes:
+        raise ValueError("a full disk")
+
+    with pytest.raises(ValueError, match="a full disk"):
+        batches.run(parts(1), ask_at_length, 0, lambda: True, Answers(fail_to_answer))
+    assert not Path(f"/proc/{process}").exists()
+    run_when_ready(batches)
+    with pytest.raises(HelenusError, match="nobody answers"):
+        run(batches, ask_at_length, 1)
+
+
+def test_a_process_that_takes_no_answer_holds_up_no_end(batches: SmallBatches) -> None:
+    process, *_ = run_when_ready(batches)
+    stopped = []
+
+    def stop_and_answer(_: bytes) -> bytes:
+        os.kill(process, signal.SIGSTOP)
+        stopped.append(process)
+        return bytes(1 << 26)
+
+    with pytest.raises(HelenusError, match="the query ends"):
+        batches.run(parts(1), ask_at_length, 0, lambda: not stopped, Answers(stop_and_answer))
+    assert not Path(f"/proc/{process}").exists()
 
 
 def test_none_is_started_before_a_worker_has_run_for_a_while(monkeypatch: pytest.MonkeyPatch) -> None:

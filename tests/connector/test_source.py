@@ -28,7 +28,7 @@ from helenus_connector.query import _worker_task as tasks
 from helenus_connector.query._batch_limits import limited, shared_out
 from helenus_connector.query._batch_planner import BatchPlanner
 from helenus_connector.query._topic_losses import lineages_in, other_partitions
-from helenus_connector.query.batch_parts import TaskRanges, TopicRanges
+from helenus_connector.query.batch_parts import TaskRanges, TopicRanges, note_planned, read_planned
 from helenus_connector.query.event_packs import pack_events, unpack_events
 from helenus_connector.query.events_query import EventsQuery
 from helenus_connector.query.source import EventsReader
@@ -940,3 +940,15 @@ def test_available_now_is_read_to_its_end_though_it_is_too_many_bytes(tmp_path: 
     assert planned.ranges(position, end) == [[(0, 5, 8)]]
     planned.change(held={})
     assert planned.reader.latest_offset(end, ReadMaxRows(1)) == end
+
+
+def test_parts_are_those_of_the_batch_that_ends_there(tmp_path: Path) -> None:
+    """Spark may begin a batch before it asks what it reads: what is there then is of the one before."""
+    file = tmp_path / "parts"
+    end = {"tick": 1, "topics": {"t": {"0": 5}}, "now": 1.5}
+    assert read_planned(file, end) is None
+    note_planned(file, end, [TaskRanges([TopicRanges((), "fail", 0, events=3)], 7)])
+    (task,) = read_planned(file, json.loads(json.dumps(end))) or ()
+    assert (task.most_bytes, task.parts[0].events) == (7, 3)
+    for other in ({**end, "tick": 2}, {**end, "topics": {"t": {"0": 6}}}, {**end, "now": 1.6}):
+        assert read_planned(file, other) is None
