@@ -188,6 +188,27 @@ def test_who_answers_begins_with_no_batch_that_is_a_job(batches: SmallBatches) -
     assert answers.begun == 0
 
 
+def test_a_start_waits_for_no_batch(batches: SmallBatches, tmp_path: Path) -> None:
+    """A worker that gets another connector meanwhile has other things to do."""
+    run_when_ready(batches)
+    wanted = threading.Event()
+    wanted.set()
+
+    def run_until_unwanted() -> None:
+        with pytest.raises(HelenusError, match="the query ends"):
+            batches.run(parts(1), partial(wait_for, tmp_path / "begun"), 0, wanted.is_set)
+
+    thread = threading.Thread(target=run_until_unwanted)
+    thread.start()
+    while not (tmp_path / "begun").exists():
+        time.sleep(0.01)
+    batches.start()
+    assert thread.is_alive()
+    wanted.clear()
+    thread.join(WAIT_S)
+    assert not thread.is_alive()
+
+
 def test_what_answering_raises_ends_the_batch_and_the_process(batches: SmallBatches) -> None:
     process, *_ = run_when_ready(batches)
 

@@ -96,13 +96,15 @@ public final class StateStores {
         }
         stores = new StateStore[info.numPartitions()];
         for (int number = 0; number < stores.length; number++) {
-            stores[number] = open(info, number);
+            stores[number] = open(info, number); // before anything else is done with it, so that `abort` knows it
+            stores[number].createColFamilyIfAbsent(
+                    name, keys, values, new PrefixKeyScanStateEncoderSpec(keys, 1), false, false);
         }
     }
 
     private StateStore open(StatefulOperatorStateInfo info, int number) {
         StructType key = new StructType().add("key", DataTypes.BinaryType); // as the operator's: its maps have their own
-        StateStore store = StateStore$.MODULE$.get(
+        return StateStore$.MODULE$.get(
                 new StateStoreProviderId(
                         new StateStoreId(info.checkpointLocation(), info.operatorId(), number, NAMESPACE),
                         info.queryRunId()),
@@ -116,8 +118,6 @@ public final class StateStores {
                 settings,
                 hadoop,
                 true);
-        store.createColFamilyIfAbsent(name, keys, values, new PrefixKeyScanStateEncoderSpec(keys, 1), false, false);
-        return store;
     }
 
     private static StatefulOperatorStateInfo stateOf(SparkPlan plan) {
@@ -194,14 +194,25 @@ public final class StateStores {
         return bytes;
     }
 
-    /** Leaves all stores as they were, of those that are not committed: nothing if none is open. */
+    /**
+     * Leaves all stores as they were, of those that are not committed: nothing if none is open. What one throws, this throws
+     * once all are closed: an open one would hold up the next job.
+     */
     public void abort() {
         StateStore[] open = stores;
         stores = null;
+        RuntimeException failure = null;
         for (StateStore store : open == null ? new StateStore[0] : open) {
-            if (store != null && !store.hasCommitted()) {
-                store.abort();
+            try {
+                if (store != null && !store.hasCommitted()) {
+                    store.abort();
+                }
+            } catch (RuntimeException failed) {
+                failure = failed;
             }
+        }
+        if (failure != null) {
+            throw failure;
         }
     }
 }

@@ -65,8 +65,9 @@ def offer(file: Path, parts: Sequence[TaskRanges]) -> None:
 
 
 def note_planned(file: Path, end: Mapping[str, Any], parts: Sequence[TaskRanges]) -> None:
-    """Write what a batch reads that ends at this offset. Called in the planner."""
-    replace(file, pickle.dumps((end, parts)))
+    """Write what a batch reads that ends at this offset. Called in the planner. On a full disk it is not noted."""
+    with suppress(OSError):
+        replace(file, pickle.dumps((end, parts)))
 
 
 def read_planned(file: Path, end: Mapping[str, Any]) -> Sequence[TaskRanges] | None:

@@ -91,12 +91,18 @@ class SmallBatches:
                 self._process = BatchProcess.fork()
 
     def start(self) -> None:
-        """Have the process there for the first batch: start it, if it was not forked. Returns at once."""
-        with self._in_use:
+        """Have the process there for the first batch: start it, if it was not forked. Returns at once: one that has a
+        batch is there.
+        """
+        if not self._in_use.acquire(blocking=False):
+            return
+        try:
             if self.are_taken and self._process is None:
                 self._start_at = time.monotonic()
                 self._ready_process()
             self._load_until = time.monotonic() + _LOADING_S
+        finally:
+            self._in_use.release()
 
     def run(
         self,

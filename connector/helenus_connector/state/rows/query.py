@@ -374,7 +374,9 @@ class RowsQuery(QueryRunner):
                 sync_planned(self.checkpoint, batch.number)
             self._home.save()
             small = self._small
-            results = None if small is None else small.run(plan, task.settings, marks, batch.number, self._is_running)
+            results = (
+                None if small is None else small.run(plan, task.settings, marks, batch.number, self._is_batch_wanted)
+            )
             if results is None:
                 results = batch.collect()
                 self._state_bytes = measure_state(self._query) or self._state_bytes
@@ -389,7 +391,7 @@ class RowsQuery(QueryRunner):
         metrics.STATE_BATCH_SECONDS.labels(*task.labels).set(seconds)
         reach("state.before-commit")
 
-    def _is_running(self) -> bool:
+    def _is_batch_wanted(self) -> bool:
         query = self._query
         return not self.is_stopped and query is not None and bool(query.isActive)
 
